@@ -1,6 +1,7 @@
 """The sensor's and the schedule's ticks and the checks, with a real broker and consumers."""
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -140,6 +141,16 @@ def test_a_tick_sees_what_was_written_to_the_file_meanwhile(scene, instance):
     assert "nmae" in broken.skip_message
     scene.config.unlink()
     assert "fleet.yaml" in watched(scene, instance, second.cursor).skip_message
+
+
+def test_a_person_may_test_a_sensor_beside_the_daemon(scene, instance):
+    """Ticks at the same moment share the connections and tell the same."""
+    with ThreadPoolExecutor(4) as pool:
+        ticks = [pool.submit(how, scene, instance) for how in (watched, stormy) * 4]
+    keys = [sorted(event.asset_key.path[-1] for event in tick.result().asset_events)
+            for tick in ticks]  # fmt: skip
+    assert {tuple(each) for each in keys[::2]} == {tuple(keys[0])}
+    assert {tuple(each) for each in keys[1::2]} == {tuple(keys[1])}
 
 
 def test_a_store_that_is_away_takes_nothing_from_the_rest(scene, instance, monkeypatch):
