@@ -13,7 +13,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fleet.demo.dagster_ui import DagsterPage
+from fleet.system import processes
+from fleet.system.ports import free_ports
 from tests.support.needs import repository
+from tests.support.waiting import until
 
 DG = Path(sys.executable).with_name("dg")
 pytestmark = [
@@ -34,7 +38,6 @@ directory_type = "project"
 
 [tool.dg.project]
 root_module = "shop"
-python_environment = "active"
 """
 DEFINITIONS = """
 from pathlib import Path
@@ -55,19 +58,24 @@ FILES = {
 
 
 @pytest.fixture
-def dg(tmp_path: Path) -> Callable[..., str]:
-    """Runs `dg` in the project and returns what it printed."""
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The project's files, and the environment in which a person runs `dg` there."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    environ = {
+    (tmp_path / "home").mkdir()
+    return {
         **{k: v for k, v in os.environ.items() if not k.startswith(("DAGSTER", "FLEET_"))},
         "PATH": f"{DG.parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(tmp_path),
         "HOME": str(tmp_path / "home"),
         "COLUMNS": "200",
     }
-    (tmp_path / "home").mkdir()
+
+
+@pytest.fixture
+def dg(tmp_path: Path, environ: dict[str, str]) -> Callable[..., str]:
+    """Runs `dg` in the project and returns what it printed."""
 
     def run(*words: str) -> str:
         done = subprocess.run(
@@ -97,3 +105,24 @@ def test_a_fresh_project_with_two_clusters(dg, tmp_path):
     for cluster in ("orders", "billing"):
         assert f"{cluster}_fleet_watch" in listed
         assert f"{cluster}/discovered_groups" in listed
+
+
+@pytest.mark.long
+def test_dg_dev_serves_both_clusters(dg, environ, tmp_path):
+    """Whose brokers do not answer: the page shows both all the same."""
+    for cluster in ("orders", "billing"):
+        dg(*SCAFFOLD.replace("kafka", cluster).split())
+    (port,) = free_ports(1, "127.0.0.1")
+    process = processes.spawn(
+        [str(DG), "dev", "--host", "127.0.0.1", "--port", str(port)],
+        log=tmp_path / "dev.log",
+        env={**environ, "DAGSTER_HOME": environ["HOME"]},
+        cwd=tmp_path,
+    )
+    page = DagsterPage(f"http://127.0.0.1:{port}")
+    try:
+        until(page.is_loaded, "Dagster's page", picture=(tmp_path / "dev.log").read_text)
+        found = page.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]
+        assert {each["assetKey"]["path"][0] for each in found} == {"orders", "billing"}
+    finally:
+        processes.end(process, grace=10.0)
