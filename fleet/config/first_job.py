@@ -94,6 +94,8 @@ def write_first_job(path: Path, group: str, topic: str, *, assets: bool = False)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, content)
         click.echo(f"{target}: written")
+    if assets and ASSETS_MODULE not in (path.parent / "workspace.yaml").read_text("utf-8"):
+        click.echo(f"To load assets/, name the module {ASSETS_MODULE} in workspace.yaml.")
     click.echo("Next:")
     click.echo(f"  pytest {path.parent / test_of(group)}  run the job's test")
     click.echo(f"  fleet test {group:<16} call the job once, on records of its topic")
@@ -192,6 +194,9 @@ def test_of(group: str) -> str:
     return f"tests/test_{module_of(group)}.py"
 
 
+ASSETS_MODULE = "assets.definitions"
+
+
 def asset_files() -> dict[str, str]:
     """Returns path → text of the Dagster project that a team reads and edits.
 
@@ -205,7 +210,7 @@ def asset_files() -> dict[str, str]:
 
 def files(group: str, folder: PurePath, *, assets: bool = False) -> Mapping[str, str]:
     """Returns path → text, relative to fleet.yaml's folder, without fleet.yaml itself."""
-    loaded = "assets.definitions" if assets else "fleet.dagster.project"
+    loaded = ASSETS_MODULE if assets else "fleet.dagster.project"
     module = module_of(group)
     out = json.dumps(str(folder / "out" / module))
     words = {"group": group.replace('"', "'"), "module": module, "out": out}

@@ -99,5 +99,5 @@ def build_scale_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
             pin=at.pin,
         )
         for each in asset_keys.managed_groups(fleet.spec).values()
-        for at in each.scale_at
+        for at in dict.fromkeys(each.scale_at)  # an entry that is written twice is one
     ]

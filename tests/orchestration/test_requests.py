@@ -223,7 +223,7 @@ def test_a_run_of_another_clusters_group_of_that_name_is_none_of_ours():
     asked = request_for(plan(step()), group())
     theirs = {**asked.tags, asset_keys.CLUSTER_TAG: "other"}
     with DagsterInstance.ephemeral() as instance:
-        for status in (DagsterRunStatus.FAILURE, DagsterRunStatus.STARTED):
+        for status in (DagsterRunStatus.STARTED, DagsterRunStatus.FAILURE):
             instance.add_run(
                 DagsterRun(
                     job_name=asset_keys.definition_name("other", asset_keys.CHANGE_JOB),

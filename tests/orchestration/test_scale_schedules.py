@@ -24,7 +24,7 @@ def declared(*scale_at: object) -> FleetResource:
 
 def test_an_entry_of_the_file_is_a_schedule():
     """It plans that size, and pins it; the time is that of the named place."""
-    definitions = build_definitions(declared(MORNING, EVENING))
+    definitions = build_definitions(declared(MORNING, EVENING, EVENING))
     repository = definitions.get_repository_def()
     made = [s for s in definitions.schedules or () if "_scale_" in s.name]
     assert [each.default_status for each in made] == [DefaultScheduleStatus.RUNNING] * 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config.first_job import declared, files, module_of
+from fleet.config.first_job import declared, files, module_of, write_first_job
 from fleet.config.load import load
 from fleet.errors import ConfigError
 from tests.support.command import said
@@ -52,6 +52,15 @@ def test_the_dagster_project_is_written_on_request():
     assert made["assets/topics.py"] == (own / "topics.py").read_text()
     assert "module_name: assets.definitions" in made["workspace.yaml"]
     assert "assets/topics.py" not in files("orders", Path("/srv/x"))
+
+
+def test_an_existing_workspace_is_left_and_said(tmp_path, capsys):
+    """Dagster loads what it names, so the files of assets/ alone change nothing."""
+    (tmp_path / "fleet.yaml").write_text(HEAD + FORMS["none"])
+    (tmp_path / "workspace.yaml").write_text("load_from: []\n")
+    write_first_job(tmp_path / "fleet.yaml", "orders", "orders", assets=True)
+    assert "name the module assets.definitions in workspace.yaml" in capsys.readouterr().out
+    assert (tmp_path / "workspace.yaml").read_text() == "load_from: []\n"
 
 
 def test_modules_are_names_of_python():

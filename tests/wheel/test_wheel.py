@@ -25,6 +25,8 @@ def test_wheel_holds_packages_and_data(wheel: Path) -> None:
     run = {entry.filename for entry in entries if entry.external_attr >> 16 & 0o111}
     assert run == {"fleet/system/spark_python.sh"}
     assert {"fleet/py.typed", "fleet/broker/SHA256SUMS"} <= names
+    template = {f"fleet/dagster/template/{p.name}" for p in (root / "assets").glob("*.py")}
+    assert template <= names, "`fleet new --assets` writes them"
     others = {name.partition("/")[0] for name in names} - {"fleet"}
     assert all(name.endswith(".dist-info") for name in others), others
 
