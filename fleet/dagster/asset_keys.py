@@ -73,12 +73,28 @@ def managed_groups(spec: FleetSpec) -> dict[str, GroupSpec]:
 
 
 def topic_key(cluster: str, topic: str) -> AssetKey:
-    """Returns the key of a topic's external asset (or of a `^pattern` of topics)."""
+    """Returns the key of a topic's external asset (or of a `^pattern` of topics).
+
+    Args:
+        cluster (str): The name of the cluster in fleet.yaml.
+        topic (str): The topic or `^pattern`, as fleet.yaml names it.
+
+    Returns:
+        AssetKey: To name as a dependency.
+    """
     return AssetKey([cluster, "topics", plain_name(topic)])
 
 
 def group_key(cluster: str, group: str) -> AssetKey:
-    """Returns the key of a declared group's external asset."""
+    """Returns the key of a declared group's external asset.
+
+    Args:
+        cluster (str): The name of the cluster in fleet.yaml.
+        group (str): The consumer group.
+
+    Returns:
+        AssetKey: To name as a dependency.
+    """
     return AssetKey([cluster, "groups", name_of(group)])
 
 
@@ -88,12 +104,26 @@ def partitions_key(cluster: str) -> AssetKey:
 
 
 def plan_key(cluster: str) -> AssetKey:
-    """Returns the key of the groups' last plans, a partition per group."""
+    """Returns the key of the groups' last plans, a partition per group.
+
+    Args:
+        cluster (str): The name of the cluster in fleet.yaml.
+
+    Returns:
+        AssetKey: To name as a dependency.
+    """
     return AssetKey([cluster, _PLAN])
 
 
 def rollout_key(cluster: str) -> AssetKey:
-    """Returns the key of the groups' last changes, a partition per group."""
+    """Returns the key of the groups' last changes, a partition per group.
+
+    Args:
+        cluster (str): The name of the cluster in fleet.yaml.
+
+    Returns:
+        AssetKey: To name as a dependency.
+    """
     return AssetKey([cluster, _ROLLOUT])
 
 
@@ -103,7 +133,15 @@ def discovered_key(cluster: str) -> AssetKey:
 
 
 def history_key(cluster: str, table: str) -> AssetKey:
-    """Returns the key of one history table."""
+    """Returns the key of one history table.
+
+    Args:
+        cluster (str): The name of the cluster in fleet.yaml.
+        table (str): `commits`, `events`, `rebalances`, `memberships` or `lag`.
+
+    Returns:
+        AssetKey: To name as a dependency.
+    """
     return AssetKey([cluster, "history", table])
 
 

@@ -258,6 +258,14 @@ def execute_rollout(
 
     Raises Failure with the reason if the group has changed since the plan, or if the change was
     refused or did not end well.
+
+    Args:
+        context (AssetExecutionContext): The context of the rollout asset.
+        fleet (FleetResource): The fleet.yaml.
+        config (RolloutConfig): Which plan to carry out.
+
+    Returns:
+        MaterializeResult: The receipt.
     """
     spec = fleet.spec
     group = asset_keys.managed_groups(spec)[context.partition_key].group
@@ -359,7 +367,15 @@ def record_result(
 def build_change_assets(
     fleet: FleetResource, execute: Execute = execute_rollout
 ) -> list[AssetsDefinition]:
-    """Returns plan, rollout and the partition counts they depend on; none without workers."""
+    """Returns plan, rollout and the partition counts they depend on; none without workers.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+        execute (Callable): What the rollout asset runs. Defaults to `execute_rollout`.
+
+    Returns:
+        list[AssetsDefinition]: Both assets have a partition for each group with workers.
+    """
     if not asset_keys.managed_groups(fleet.spec):
         return []
     return [
@@ -370,7 +386,14 @@ def build_change_assets(
 
 
 def build_change_jobs(fleet: FleetResource) -> "list[UnresolvedAssetJobDefinition]":
-    """Returns the job of all groups, or none if no group has workers."""
+    """Returns the job of all groups, or none if no group has workers.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        list[UnresolvedAssetJobDefinition]: The job plans and rolls out the group of its partition.
+    """
     if not asset_keys.managed_groups(fleet.spec):
         return []
     cluster = fleet.spec.cluster.name

@@ -98,6 +98,9 @@ def build_group_checks(
         fleet (FleetResource): The fleet.yaml.
         blocking (Collection[str]): Checks, such as `lag`, whose failure keeps assets behind the
             group from running in the same job. Defaults to none.
+
+    Returns:
+        list[AssetChecksDefinition]: One op evaluates the checks of many groups.
     """
     spec = fleet.spec
     _, depth = depths(spec)

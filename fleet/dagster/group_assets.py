@@ -160,7 +160,14 @@ def history_specs(spec: FleetSpec) -> list[AssetSpec]:
 
 
 def build_history_assets(fleet: FleetResource) -> AssetsDefinition:
-    """Defines the assets of all tables, which one process updates."""
+    """Defines the assets of all tables, which one process updates.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        AssetsDefinition: A run starts Spark, or uses the server of `history.spark`.
+    """
 
     @multi_asset(
         name=asset_keys.definition_name(fleet.spec.cluster.name, "history"),
@@ -186,7 +193,14 @@ def pipes_client() -> PipesSubprocessClient:
 
 
 def build_history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
-    """Defines the job that updates all tables in one run."""
+    """Defines the job that updates all tables in one run.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        UnresolvedAssetJobDefinition: It runs in one process.
+    """
     cluster = fleet.spec.cluster.name
     keys = [asset_keys.history_key(cluster, table) for table in TABLES]
     return define_asset_job(
@@ -199,7 +213,14 @@ def build_history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
 
 
 def build_history_schedule(fleet: FleetResource) -> ScheduleDefinition:
-    """Defines the schedule: every ten minutes, if it is turned on or named in fleet.yaml."""
+    """Defines the schedule: every ten minutes, if it is turned on or named in fleet.yaml.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        ScheduleDefinition: The schedule of `build_history_job`.
+    """
     name = asset_keys.definition_name(fleet.spec.cluster.name, RECORD)
     runs = RECORD in fleet.spec.dagster.schedules
     return ScheduleDefinition(
@@ -382,7 +403,14 @@ def discovered_spec(spec: FleetSpec) -> AssetSpec:
 
 
 def build_topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
-    """Defines the assets of all topics in fleet.yaml."""
+    """Defines the assets of all topics in fleet.yaml.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        list[AssetsDefinition]: Observable assets; a data version is the number of partitions.
+    """
     topics, _ = depths(fleet.spec)
     return _observed_assets(fleet, "topics", topic_specs(fleet.spec), topics.values())
 
@@ -405,7 +433,15 @@ def _links(spec: FleetSpec, group: str, path: Path, line: int | None) -> dict[st
 
 
 def build_group_assets(fleet: FleetResource) -> list[AssetSpec | AssetsDefinition]:
-    """Defines the assets of all groups in fleet.yaml, and one for other groups."""
+    """Defines the assets of all groups in fleet.yaml, and one for other groups.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        list[AssetSpec | AssetsDefinition]: Observable assets; a data version is the time up to
+            which the group has committed all records.
+    """
     spec = fleet.spec
     lines = fleet.group_lines
     named = (

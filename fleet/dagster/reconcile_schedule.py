@@ -332,7 +332,14 @@ def rotate(fleets: Sequence[GroupSpec], turn: float) -> list[GroupSpec]:
 
 
 def build_reconcile_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
-    """Defines the schedule, or none if no group has workers; off unless fleet.yaml names it."""
+    """Defines the schedule, or none if no group has workers; off unless fleet.yaml names it.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        list[ScheduleDefinition]: The schedule of the job of `build_change_jobs`.
+    """
     spec = fleet.spec
     if not asset_keys.managed_groups(spec):
         return []
@@ -430,7 +437,14 @@ def on_new_partitions(spec: FleetSpec) -> "AutomationCondition[AssetKey] | None"
 def build_new_partitions_sensors(
     fleet: FleetResource,
 ) -> list[AutomationConditionSensorDefinition]:
-    """Defines the sensor that evaluates the condition; none if no group is in mode act."""
+    """Defines the sensor that evaluates the condition; none if no group is in mode act.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        list[AutomationConditionSensorDefinition]: Off unless fleet.yaml names it.
+    """
     spec = fleet.spec
     if not acting_topics(spec):
         return []

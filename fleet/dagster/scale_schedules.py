@@ -88,7 +88,14 @@ def scale_at(
 
 
 def build_scale_schedules(fleet: FleetResource) -> list[ScheduleDefinition]:
-    """Defines a schedule for each `scale_at` of fleet.yaml."""
+    """Defines a schedule for each `scale_at` of fleet.yaml.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        list[ScheduleDefinition]: They run by default; see `scale_at`.
+    """
     return [
         scale_at(
             fleet,

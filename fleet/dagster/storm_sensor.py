@@ -202,7 +202,14 @@ def tick_sentence(storms: list[str], problem: str) -> str:
 
 
 def build_storm_sensor(fleet: FleetResource) -> SensorDefinition:
-    """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
+    """Defines the sensor; it runs by default, because it changes nothing in Kafka.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        SensorDefinition: It reports the start and the end of storms, and evaluates `storm`.
+    """
     cluster = fleet.spec.cluster.name
 
     @sensor(

@@ -573,7 +573,14 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
 
 
 def build_watch_sensor(fleet: FleetResource) -> SensorDefinition:
-    """Defines the sensor; it runs by default, because it changes nothing in Kafka."""
+    """Defines the sensor; it runs by default, because it changes nothing in Kafka.
+
+    Args:
+        fleet (FleetResource): The fleet.yaml.
+
+    Returns:
+        SensorDefinition: It observes topics and groups, evaluates checks, and ends dead runs.
+    """
     cluster = fleet.spec.cluster.name
 
     @sensor(

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from dagster import (
 )
 from dagster._core.instance import InstanceRef
 
+import fleet.dagster as exports
 from fleet.config.first_job import dagster_instance, dagster_yaml
 from fleet.config.spec import ClassicWorker, ClusterSpec, DagsterSpec, FleetSpec, GroupSpec
 from fleet.dagster import build_definitions
@@ -192,6 +194,18 @@ def test_a_group_links_to_its_line_and_to_its_page(tmp_path):
     assert "fleet ui" not in links()
     path.write_text(text + "ui: {url: 'https://fleet.example.com/'}\n")
     assert links()["fleet ui"].url == "https://fleet.example.com/groups/billing.v1"
+
+
+@pytest.mark.parametrize("name", exports.__all__)
+def test_what_a_team_imports_says_what_it_takes(name):
+    """In the form of Dagster's own docstrings; a component says it by its attributes."""
+    exported = getattr(exports, name)
+    told = inspect.getdoc(exported) or ""
+    assert any(head in told for head in ("Args:", "Attributes:", "Examples:"))
+    if inspect.isfunction(exported):
+        assert "Returns:" in told
+        for parameter in inspect.signature(exported).parameters:
+            assert f"{parameter} (" in told
 
 
 def test_raw_ids_are_metadata():
