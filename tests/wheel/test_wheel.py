@@ -1,5 +1,6 @@
 """The built wheel works outside the checkout: what a flat layout cannot show by itself."""
 
+import sys
 import zipfile
 from pathlib import Path
 
@@ -29,6 +30,20 @@ def test_wheel_holds_packages_and_data(wheel: Path) -> None:
     assert template <= names, "`fleet new --assets` writes them"
     others = {name.partition("/")[0] for name in names} - {"fleet"}
     assert all(name.endswith(".dist-info") for name in others), others
+
+
+@pytest.mark.slow
+def test_the_name_for_dagsters_users_asks_for_fleet(wheel: Path, tmp_path: Path) -> None:
+    """It has no module of its own, and the version of the checkout."""
+    thin = repository() / "packaging" / "dagster-kafka-fleet"
+    built = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", str(tmp_path)]
+    must([*built, str(thin)])
+    (made,) = tmp_path.glob("*.whl")
+    assert made.name.split("-")[1] == wheel.name.split("-")[1]
+    with zipfile.ZipFile(made) as files:
+        (metadata,) = [name for name in files.namelist() if name.endswith("/METADATA")]
+        assert "Requires-Dist: fleet-for-kafka[dagster]" in files.read(metadata).decode()
+        assert all(".dist-info/" in name for name in files.namelist())
 
 
 @pytest.mark.slow
