@@ -51,7 +51,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "doctor": Lazy("doctor", "Observe", "Check what Fleet needs, and name the fix."),
     "status": Lazy("groups.reading", "Observe", "Show groups: members, lag, slots, last change."),
-    "rebalances": Lazy("groups.rebalances", "Observe", "List rebalances with cause and downtime."),
+    "rebalances": Lazy("groups.rebalances", "Observe", "List rebalances with cause and duration."),
     "logs": Lazy("groups.logs", "Observe", "Print the logs of a group's workers."),
     "ui": Lazy("ui", "Observe", "Serve a read-only page of all groups, worst first."),
     "history": Lazy("operate.history", "Observe", "Record and query the past of every group."),

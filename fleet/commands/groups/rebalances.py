@@ -376,7 +376,7 @@ def rebalances(
     live: bool,
     output: str,
 ) -> None:
-    """List rebalances with cause and downtime.
+    """List rebalances with cause and duration.
 
     Lists those of the named groups, or of all groups of the cluster, managed or not. The source is
     the tables of `fleet history` if they exist, else the retained part of the offsets topic. The
