@@ -160,7 +160,7 @@ class Ground:
         name = group or self.shop.group
         with GroupLog({"bootstrap.servers": self.shop.bootstrap}, clock=SystemClock()) as log:
             meter = Meter(log=log, clock=SystemClock())
-            before, stretch = self.recorded(name), meter.open_stretch("change", name)
+            before, stretch = self.recorded(name), meter.begin_step("change", name)
             found = Cost()
             yield found
             SystemClock().sleep(2.0)  # each new owner's first commit belongs to it
