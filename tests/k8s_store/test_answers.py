@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import ManualClock
-from fleet.kubernetes.client.calls import LEASE, Calls
+from fleet.kubernetes.client.api import LEASE
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.answers import Answer, answer_between, with_answer
@@ -92,7 +92,7 @@ class Place:
 
     def worker(self) -> LeaseStore:
         api = self.server.api(self.clock)
-        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
+        calls = api.brisk()
         backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
         return LeaseStore(backend, clock=self.clock)
 

@@ -10,8 +10,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import Conflict
-from fleet.kubernetes.client.calls import COOL, LEASE, Calls, Silent
+from fleet.kubernetes.client.api import BRISK, COOL, LEASE, Api, Conflict, Silent
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend, RetryOnConflict
@@ -45,7 +44,7 @@ class Place:
     def worker(self, revision: str = "new") -> LeaseStore:
         """The store of one, which reads the server each time."""
         api = self.server.api(self.clock)
-        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
+        calls = api.brisk()
         backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker=revision)
         return LeaseStore(backend, clock=self.clock)
 
@@ -280,7 +279,7 @@ class Reports:
     def worker(self) -> LeaseStore:
         """The store of one."""
         api = self.server.api(self.clock)
-        calls = Calls(api.connection, namespace=api.namespace, clock=self.clock)
+        calls = api.brisk()
         backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
         return LeaseStore(backend, clock=self.clock)
 
@@ -375,11 +374,15 @@ class Shelf:
         self.clock = ManualClock()
         self.server = MemoryServer()
         api = self.server.api(self.clock)
-        self.calls = Calls(
-            api.connection, namespace=api.namespace, clock=self.clock, jitter=lambda: 0.5
+        self.calls = Api(
+            api.connection,
+            namespace=api.namespace,
+            clock=self.clock,
+            retries=BRISK,
+            jitter=lambda: 0.5,
         )
         self.shelf = RetryOnConflict(self.calls, clock=self.clock)
-        self.calls.create(blank(LEASE, TARGETS, NAMES))
+        self.calls.create_new(blank(LEASE, TARGETS, NAMES))
 
     def write(self, value: str) -> None:
         self.server.put(annotate(self.server.get(LEASE, TARGETS), {"fleet/x": value}))

@@ -7,8 +7,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import Gone
-from fleet.kubernetes.client.calls import LEASE
+from fleet.kubernetes.client.api import LEASE, Gone
 from fleet.slots import Phase, Slot, SlotTargets
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support import waiting

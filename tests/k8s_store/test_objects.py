@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from fleet.errors import SchemaTooNew
-from fleet.kubernetes.client.calls import LEASE
+from fleet.kubernetes.client.api import LEASE
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.slots import FirstOpening, Handover, Pause, SlotTargets
 from tests.support.slot_records import report_of

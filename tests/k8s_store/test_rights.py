@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.errors import FleetError, Unreachable
-from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Missing
+from fleet.kubernetes.client.api import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import manager_rules, reader_rules, worker_rules
 from fleet.model import TopicPartition

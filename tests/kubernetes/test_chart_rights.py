@@ -16,7 +16,7 @@ import yaml
 
 from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError
-from fleet.kubernetes.client.api import Api, Object
+from fleet.kubernetes.client.api import Api, Object, Request
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, GROUP_LABEL, ObjectNames
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.operator.resource import KIND
@@ -163,7 +163,9 @@ def image(name: str) -> Callable[[Api], object]:
     """Swap a pod's image."""
     patch = {"spec": {"containers": [{"name": "worker", "image": "other:1"}]}}
     kind = "application/strategic-merge-patch+json"
-    return lambda api: api._call("PATCH", api._path("Pod", name), body=patch, content_type=kind)
+    return lambda api: api._call(
+        Request("PATCH", api._path("Pod", name), body=patch, content_type=kind)
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def replaced(api: Api, admin: Api, name: str, holder: str | None) -> Callable[[]
     def act() -> object:
         found = admin.get("Lease", name)
         assert found is not None
-        return api._call("PUT", api._path("Lease", name), body={**found, **lease(holder)})
+        return api._call(Request("PUT", api._path("Lease", name), body={**found, **lease(holder)}))
 
     return act
 

@@ -16,8 +16,7 @@ from kubernetes.config import incluster_config
 from fleet.clock import ManualClock
 from fleet.errors import ConfigError, Unreachable
 from fleet.kubernetes.client import connection
-from fleet.kubernetes.client.api import Request, transmit
-from fleet.kubernetes.client.calls import Calls
+from fleet.kubernetes.client.api import BRISK, Api, Request, transmit
 from tests.support.authority import Authority
 
 
@@ -104,7 +103,7 @@ def test_a_token_is_read_again_every_minute(pod: Pod) -> None:
     assert pod.ask(opened)["Authorization"] == "bearer second"
     (pod.folder / "token").unlink()
     pod.clock.sleep(61)
-    assert pod.ask(opened.with_room(3))["Authorization"] == "bearer second"
+    assert pod.ask(opened)["Authorization"] == "bearer second"
 
 
 def test_a_server_of_another_authority_is_not_asked(pod: Pod, tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_a_server_of_another_authority_is_not_asked(pod: Pod, tmp_path: Path) ->
     other = tmp_path / "other"
     other.mkdir()
     Authority(other, "ca").ca.rename(tmp_path / "ca.crt")
-    calls = Calls(pod.opened(), namespace="fleets", clock=pod.clock)
+    calls = Api(pod.opened(), namespace="fleets", clock=pod.clock, retries=BRISK)
     with pytest.raises(Unreachable, match=r"(?i)certificate"):
         calls.get("Lease", "orders")
     assert pod.asked == []

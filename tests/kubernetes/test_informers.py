@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.kubernetes.client.calls import Calls
 from fleet.kubernetes.client.informer import Informer, PodInformer
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import SlotTargets
@@ -128,7 +127,7 @@ def test_a_watch_that_ends_at_once_is_opened_again_after_a_pause(server, pods):
 def test_what_watches_that_end_at_once_have_shown_is_not_known(server):
     """An owner whose renewals nobody hears would look dead, though the server answers."""
     clock = SystemClock()
-    calls = Calls(server.api(clock).connection, namespace="ns", clock=clock)
+    calls = server.api(clock).brisk()
     with Informer(calls, "Pod", {"labelSelector": "app=orders"}, silence=0.5, clock=clock) as made:
         made.start()
         until(lambda: made.known_since() is not None, "the first list")

@@ -10,6 +10,7 @@ import pytest
 
 from fleet.clock import SystemClock
 from fleet.errors import ConfigError, FleetError
+from fleet.kubernetes.client.api import Request
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.operator.resource import FINALIZER, KIND
@@ -82,13 +83,9 @@ def test_the_server_refuses_what_fleet_yaml_refuses(
     spec = {"fleet": entry("orders")}
     broken(spec)
     asked = [("fieldManager", "test"), ("fieldValidation", "Strict"), ("dryRun", "All")]
+    body = resource("orders", place.api.namespace, **spec)
     with pytest.raises(FleetError, match=why):
-        place.api._call(
-            "POST",
-            place.api._path(KIND),
-            body=resource("orders", place.api.namespace, **spec),
-            query=asked,
-        )
+        place.api._call(Request("POST", place.api._path(KIND), body=body, query=asked))
 
 
 def test_a_resource_cannot_move_to_another_group(place: Declared) -> None:

@@ -49,7 +49,7 @@ def kubelet() -> Kubelet:
 def news(kubelet: Kubelet) -> Callable[[], list[str]]:
     """Reads on: the texts that are new."""
     pool: Any = SimpleNamespace(request=kubelet.request, clear=lambda: None)
-    ours = Connection(host="http://memory", pools=lambda room: pool, authorization=lambda: None)
+    ours = Connection(host="http://memory", pool=pool, authorization=lambda: None)
     api, places = Api(ours, namespace="ns", clock=SystemClock()), [None]
 
     def read() -> list[str]:

@@ -10,7 +10,7 @@ import yaml
 from fleet.act.runtime import ManifestOptions
 from fleet.config.spec import FleetSpec
 from fleet.errors import FleetError
-from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.api import Api, Request
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.manifests.rendering import manifests
 from tests.support.kube_api import KubeApi
@@ -59,7 +59,7 @@ class Ground:
             },
         }
         path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-        made = self.api._call("POST", path, body=review)
+        made = self.api._call(Request("POST", path, body=review))
         assert made is not None
         return bool(made["status"]["allowed"])
 
@@ -126,28 +126,28 @@ LEASES = "coordination.k8s.io:leases"
 @pytest.mark.parametrize(
     ("verb", "what", "name"),
     [
-        *((verb, LEASES, ORDERS.slot(1)) for verb in ("get", "list", "watch", "update")),
-        *((verb, LEASES, ORDERS.targets) for verb in ("get", "list", "watch", "update")),
-        ("get", LEASES, ORDERS.change),
-        *((verb, "configmaps", ORDERS.reports) for verb in ("get", "patch")),
+        *((verb, LEASES, "") for verb in ("get", "list", "watch")),
+        *(("update", LEASES, name) for name in (ORDERS.slot(1), ORDERS.answers, ORDERS.report(3))),
         *((verb, "configmaps", ORDERS.stopped_partitions) for verb in ("get", "patch")),
     ],
 )
 def test_a_worker_may_do_its_work(ground: Ground, verb: str, what: str, name: str) -> None:
-    """Its own fleet's slots, slot targets, reports and marks, each by name."""
+    """It reads Leases; it writes its fleet's slots, answers, reports and marks, each by name."""
     assert ground.may(WORKER, verb, what, name)
 
 
 @pytest.mark.parametrize(
     ("verb", "what", "name"),
     [
-        *((verb, LEASES, PAYMENTS.slot(0)) for verb in ("get", "update", "patch", "delete")),
-        ("update", LEASES, PAYMENTS.targets),
+        *((verb, LEASES, PAYMENTS.slot(0)) for verb in ("update", "patch", "delete")),
+        *((verb, LEASES, ORDERS.targets) for verb in ("update", "patch", "delete")),
+        ("update", LEASES, PAYMENTS.answers),
+        ("update", LEASES, PAYMENTS.report(0)),
         ("update", LEASES, ORDERS.change),
         ("update", LEASES, ORDERS.slot(2)),  # replicas.max is 2
-        *((verb, LEASES, "") for verb in ("list", "watch", "create")),
+        ("create", LEASES, ""),
         ("delete", LEASES, ORDERS.slot(0)),
-        ("patch", "configmaps", PAYMENTS.reports),
+        ("patch", "configmaps", PAYMENTS.stopped_partitions),
         ("list", "configmaps", ""),
         *((verb, "secrets", "") for verb in ("get", "list")),
         ("get", "secrets", "fleet-spark"),
@@ -288,12 +288,12 @@ def test_a_launchers_token_makes_a_job_and_a_runs_does_not(launching: Ground) ->
         "spec": {"template": {"spec": pod}},
     }
     with launching.as_(RUN) as run, pytest.raises(FleetError) as problem:
-        run._call("POST", path, body=job)
+        run._call(Request("POST", path, body=job))
     assert refused(problem)
     with launching.as_(MANAGER) as manager:
-        assert manager._call("POST", path, body=job) is not None
-        assert manager._call("GET", f"{path}/dagster-run-1/status") is not None
-        assert manager._call("DELETE", f"{path}/dagster-run-1") is not None
+        assert manager._call(Request("POST", path, body=job)) is not None
+        assert manager._call(Request("GET", f"{path}/dagster-run-1/status")) is not None
+        assert manager._call(Request("DELETE", f"{path}/dagster-run-1")) is not None
 
 
 def refused(problem: pytest.ExceptionInfo[FleetError]) -> bool:
@@ -301,20 +301,20 @@ def refused(problem: pytest.ExceptionInfo[FleetError]) -> bool:
 
 
 def test_a_workers_token_takes_its_own_slot_and_no_other(ground: Ground) -> None:
-    """Tried for real: the slot of its group is written, that of another is refused."""
+    """Tried for real: a slot of its group is written; another's, and its targets, are refused."""
     with ground.as_(WORKER) as worker:
         mine = worker.get("Lease", ORDERS.slot(0))
         assert mine is not None
         mine["spec"] = {"holderIdentity": "me", "leaseTransitions": 1}
         path = worker._path("Lease", ORDERS.slot(0))
-        written = worker._call("PUT", path, body=mine)
+        written = worker._call(Request("PUT", path, body=mine))
         assert written is not None
         assert written["spec"]["holderIdentity"] == "me"
-        theirs = ground.api.get("Lease", PAYMENTS.slot(0))
-        assert theirs is not None
-        with pytest.raises(FleetError) as problem:
-            worker._call("PUT", worker._path("Lease", PAYMENTS.slot(0)), body=theirs)
-        assert refused(problem)
+        for name in (PAYMENTS.slot(0), ORDERS.targets, ORDERS.change):
+            theirs = ground.api.get("Lease", name) or mine
+            with pytest.raises(FleetError) as problem:
+                worker._call(Request("PUT", worker._path("Lease", name), body=theirs))
+            assert refused(problem)
 
 
 def test_a_managers_token_gives_workers_their_role_and_nobody_more(ground: Ground) -> None:

@@ -16,7 +16,7 @@ from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
-from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.api import Api, Request
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
 from fleet.kubernetes.deployment import rollout
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
@@ -288,10 +288,9 @@ def test_a_pod_that_never_starts_says_why(place: Place) -> None:
              "state": {"waiting": waiting}}
         ],
     }  # fmt: skip
-    place.api._call(
+    place.api._call(Request(
         "PATCH", f"/api/v1/namespaces/{place.namespace}/pods/{name}/status",
-        body={"status": status}, content_type="application/merge-patch+json",
-    )  # fmt: skip
+        body={"status": status}, content_type="application/merge-patch+json"))  # fmt: skip
 
     def told() -> bool:
         (worker,) = runtime.workers("orders")

@@ -13,8 +13,15 @@ import yaml
 
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Request, connect, transmit
-from fleet.kubernetes.client.calls import Denied, Missing
+from fleet.kubernetes.client.api import (
+    LONGEST_WAIT,
+    Api,
+    Denied,
+    Missing,
+    Request,
+    connect,
+    transmit,
+)
 from fleet.kubernetes.leases.lease_objects import Damaged
 from fleet.kubernetes.leases.lease_store import PatientStore
 from fleet.slots.backend import Entry, Key, Kind, Value

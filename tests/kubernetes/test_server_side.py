@@ -11,7 +11,7 @@ import yaml
 
 from fleet import cli
 from fleet.act.runtime import ManifestOptions
-from fleet.kubernetes.client.api import Api
+from fleet.kubernetes.client.api import Api, Request
 from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.deployment.spark_servers import ensure_tokens
 from fleet.kubernetes.manifests.rendering import manifests, validate_objects
@@ -102,10 +102,10 @@ def test_pods_keep_the_restricted_security_standard(
     strict = kube_api.namespace()
     enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
     path = f"/api/v1/namespaces/{strict}"
-    namespace = api._call("GET", path)
+    namespace = api._call(Request("GET", path))
     assert namespace is not None
     namespace["metadata"].setdefault("labels", {}).update(enforced)
-    api._call("PUT", path, body=namespace)
+    api._call(Request("PUT", path, body=namespace))
     made = yaml.safe_load_all(kubectl("kustomize", str(MANIFESTS / "overlays" / "postgres")))
     pods = [
         {

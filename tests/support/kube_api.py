@@ -197,11 +197,11 @@ class KubeApi:
         group = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         path = f"{group}/{crd['metadata']['name']}"
         with self.api("default") as api:
-            if api._call("GET", path, missing=None) is None:
-                api._call("POST", group, body=dict(crd))
+            if api._call(Request("GET", path)) is None:
+                api._call(Request("POST", group, body=dict(crd)))
             deadline = time.monotonic() + 20
             while time.monotonic() < deadline:
-                found = api._call("GET", path) or {}
+                found = api._call(Request("GET", path)) or {}
                 conditions = found.get("status", {}).get("conditions") or ()
                 if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
                     return

@@ -84,7 +84,7 @@ class MemoryServer:
     def api(self, clock: Clock) -> Api:
         """Ours, with this server behind it."""
         pool: Any = SimpleNamespace(request=self._request, clear=lambda: None)
-        ours = Connection(host="http://memory", pools=lambda room: pool, authorization=lambda: None)
+        ours = Connection(host="http://memory", pool=pool, authorization=lambda: None)
         return Api(ours, namespace=self.namespace, clock=clock)
 
     def get(self, kind: str, name: str) -> Object:

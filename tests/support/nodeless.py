@@ -42,7 +42,9 @@ class Ground:
         self._stop = threading.Event()
         self._kubelet = threading.Thread(target=self._keep, daemon=True)
         group = self.spec("a").fleets[0]
-        for each in deployment_objects.access(self.names, api.namespace, slots=group.replicas.max):
+        for each in deployment_objects.access(
+            self.names, api.namespace, slots=group.replicas.max, reports=8
+        ):
             api.apply(each)
         for each in deployment_objects.leases(self.names, api.namespace, group):
             api.create(each)
@@ -79,16 +81,15 @@ class Ground:
         """The namespace takes so many pods; known to the API server when this returns."""
         path = f"/api/v1/namespaces/{self.api.namespace}/resourcequotas"
         wanted = {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}}
-        if self.api._call("GET", f"{path}/pods", missing=None) is None:
-            self.api._call("POST", path, body=wanted)
+        if self.api._call(Request("GET", f"{path}/pods")) is None:
+            self.api._call(Request("POST", path, body=wanted))
         else:
-            self.api._call(
+            self.api._call(Request(
                 "PATCH", f"{path}/pods", body={"spec": wanted["spec"]},
-                content_type="application/merge-patch+json",
-            )  # fmt: skip
+                content_type="application/merge-patch+json"))  # fmt: skip
 
         def known() -> bool:
-            status = self.api._call("GET", f"{path}/pods")["status"]
+            status = self.api._call(Request("GET", f"{path}/pods"))["status"]
             used = status.get("used", {}).get("pods")
             hard = status.get("hard", {}).get("pods")
             return hard == str(pods) and used == str(len(self.living()))
@@ -100,7 +101,7 @@ class Ground:
         least = {"type": "Container", "min": {"memory": memory}}
         wanted = {"metadata": {"name": "limits"}, "spec": {"limits": [least]}}
         path = f"/api/v1/namespaces/{self.api.namespace}/limitranges"
-        self.api._call("POST", path, body=wanted)
+        self.api._call(Request("POST", path, body=wanted))
 
     def start(self, revision: str, count: int) -> tuple[str, ...]:
         """More of a revision."""
@@ -190,10 +191,9 @@ class Ground:
         }  # fmt: skip
         status = {"phase": "Running", "conditions": conditions, "containerStatuses": [container]}
         path = f"/api/v1/namespaces/{self.api.namespace}/pods/{name}/status"
-        self.api._call(
+        self.api._call(Request(
             "PATCH", path, body={"status": status},
-            content_type="application/merge-patch+json", missing=None,
-        )  # fmt: skip
+            content_type="application/merge-patch+json"))  # fmt: skip
 
 
 def patched(ground: Ground, *, manager: str, body: dict[str, Any], force: bool = False) -> None:

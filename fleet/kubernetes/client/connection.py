@@ -8,7 +8,6 @@ or a proxy, the package reads, which knows all of their forms. Requests are urll
 Cost: this one way in is written here a second time.
 """
 
-import copy
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from fleet.clock import Clock
 from fleet.errors import ConfigError
 
 CONNECTIONS: Final = 16
-"""Kept open at most, where nobody asks for more."""
+"""Kept open at most."""
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST: Final = "KUBERNETES_SERVICE_HOST"
 _PORT: Final = "KUBERNETES_SERVICE_PORT"
@@ -32,9 +31,6 @@ _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 9}
 """Seconds, seconds, times; as Kubernetes' own clients have them."""
 _REMEDY: Final = "set KUBECONFIG, correct runtime.context, or run inside the cluster"
 
-Pools = Callable[[int], urllib3.PoolManager]
-"""How many connections are kept at most → a pool of them."""
-
 
 class Connection:
     """Connects to one server as one user. Thread-safe.
@@ -43,23 +39,11 @@ class Connection:
     """
 
     def __init__(
-        self,
-        *,
-        host: str,
-        pools: Pools,
-        authorization: Callable[[], str | None],
-        room: int = CONNECTIONS,
+        self, *, host: str, pool: urllib3.PoolManager, authorization: Callable[[], str | None]
     ) -> None:
         self.host = host
         self.authorization = authorization
-        self.pool = pools(room)
-        self._pools = pools
-
-    def with_room(self, room: int) -> "Connection":
-        """Returns the same server and user with another pool of so many connections."""
-        return Connection(
-            host=self.host, pools=self._pools, authorization=self.authorization, room=room
-        )
+        self.pool = pool
 
     def close(self) -> None:
         """Closes open connections that are not in use."""
@@ -101,18 +85,16 @@ def _of_pod(folder: Path, environ: Mapping[str, str], clock: Clock) -> Connectio
             f"{_REMEDY}"
         )
 
-    def pools(room: int) -> urllib3.PoolManager:
-        return urllib3.PoolManager(
-            num_pools=4,
-            maxsize=room,
-            cert_reqs="CERT_REQUIRED",
-            ca_certs=str(authority),
-            retries=False,
-            socket_options=_probing(),
-        )
-
+    pool = urllib3.PoolManager(
+        num_pools=4,
+        maxsize=CONNECTIONS,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=str(authority),
+        retries=False,
+        socket_options=_probing(),
+    )
     shown = f"[{host}]" if host and ":" in host else host
-    return Connection(host=f"https://{shown}:{port}", pools=pools, authorization=token)
+    return Connection(host=f"https://{shown}:{port}", pool=pool, authorization=token)
 
 
 class _Token:
@@ -166,17 +148,14 @@ def _of_package(file: str | None, context: str | None, *, inside: bool) -> Conne
     except ConfigException as error:
         raise ConfigError(f"cannot reach the Kubernetes API server: {error}; {_REMEDY}") from error
 
-    def pools(room: int) -> urllib3.PoolManager:
-        sized = copy.copy(settings)
-        sized.connection_pool_maxsize = room
-        made: urllib3.PoolManager = ApiClient(configuration=sized).rest_client.pool_manager
-        return made
+    settings.connection_pool_maxsize = CONNECTIONS
+    pool = ApiClient(configuration=settings).rest_client.pool_manager
 
     def authorization() -> str | None:
         value = settings.auth_settings().get("BearerToken", {}).get("value")
         return None if value is None else str(value)
 
-    return Connection(host=str(settings.host), pools=pools, authorization=authorization)
+    return Connection(host=str(settings.host), pool=pool, authorization=authorization)
 
 
 def _probing() -> list[tuple[int, int, int]]:

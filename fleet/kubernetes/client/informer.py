@@ -20,8 +20,7 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import Api, Gone, Object, Watching
-from fleet.kubernetes.client.calls import GRACE, Calls, Denied
+from fleet.kubernetes.client.api import GRACE, Api, Denied, Gone, Object, Watching
 from fleet.system.closing import Closing
 
 _SECONDS: Final = (300, 600)
@@ -50,7 +49,7 @@ class Informer(Closing):
     """
 
     def __init__(
-        self, calls: Calls, kind: str, selector: Mapping[str, str], *, silence: float, clock: Clock
+        self, calls: Api, kind: str, selector: Mapping[str, str], *, silence: float, clock: Clock
     ) -> None:
         self.calls = calls
         self.kind = kind
@@ -282,9 +281,8 @@ class PodInformer(Informer):
     """Caches pods. The first read lists them, as the manager's client does, and may fail."""
 
     def __init__(self, api: Api, selector: str, *, clock: Clock) -> None:
-        calls = Calls(api.connection, namespace=api.namespace, clock=clock)
         query = {"labelSelector": selector} if selector else {}
-        super().__init__(calls, "Pod", query, silence=math.inf, clock=clock)
+        super().__init__(api.brisk(), "Pod", query, silence=math.inf, clock=clock)
         self._api = api
         self._label_selector = selector
 

@@ -22,8 +22,7 @@ from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, Object, again_on_conflict
-from fleet.kubernetes.client.calls import Denied
+from fleet.kubernetes.client.api import Api, Denied, Object, again_on_conflict
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames, pauses
 from fleet.kubernetes.deployment.adoption import Adoption

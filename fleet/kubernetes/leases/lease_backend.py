@@ -24,14 +24,15 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import Conflict, Object
-from fleet.kubernetes.client.calls import (
+from fleet.kubernetes.client.api import (
     CONFIG_MAP,
     LEASE,
     LOOK,
     VERSIONS,
-    Calls,
+    Api,
+    Conflict,
     Missing,
+    Object,
     Silent,
     TooLarge,
 )
@@ -84,7 +85,7 @@ class RetryOnConflict:
     """
 
     def __init__(
-        self, calls: Calls, *, clock: Clock, view: Informer | None = None, group: str = ""
+        self, calls: Api, *, clock: Clock, view: Informer | None = None, group: str = ""
     ) -> None:
         self.calls = calls
         self._clock = clock
@@ -124,7 +125,7 @@ class RetryOnConflict:
         """Creates an object that was never read, else swaps it. Raises Conflict."""
         if "resourceVersion" in wanted["metadata"]:
             return self.swap(wanted)
-        return self.note(self.calls.create(wanted))
+        return self.note(self.calls.create_new(wanted))
 
     def swap(self, wanted: Object) -> Object:
         """Stores `wanted` if it is based on the latest version; returns it as stored.
@@ -442,9 +443,7 @@ class ConfigMaps:
 
     def _create(self, made: Object, data: Mapping[str, str | None]) -> None:
         made["data"] = {k: v for k, v in data.items() if v is not None}
-        try:
-            self._calls.create(made)
-        except Conflict:  # somebody made it in this moment
+        if not self._calls.create(made):  # it was made in this moment
             self._calls.merge(CONFIG_MAP, made["metadata"]["name"], {"data": dict(data)})
 
 
@@ -466,7 +465,7 @@ class LeaseBackend:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: Api,
         *,
         cluster: str,
         clock: Clock,

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from fleet.errors import Damaged, SchemaTooNew
-from fleet.kubernetes.client.calls import VERSIONS
+from fleet.kubernetes.client.api import VERSIONS
 from fleet.kubernetes.client.object_names import PREFIX, ObjectNames
 from fleet.kubernetes.leases.answers import Answer, with_answers
 from fleet.model import TopicPartition

@@ -13,10 +13,17 @@ from typing import Any, Final, Self
 
 from fleet.clock import Clock
 from fleet.errors import Damaged, Unreachable
-from fleet.kubernetes.client.api import LONGEST_WAIT, Api, Object
-from fleet.kubernetes.client.calls import CONFIG_MAP, LEASE, Calls, Denied, Missing
+from fleet.kubernetes.client.api import (
+    CONFIG_MAP,
+    LEASE,
+    LONGEST_WAIT,
+    Api,
+    Denied,
+    Missing,
+    Object,
+)
 from fleet.kubernetes.client.informer import Informer
-from fleet.kubernetes.client.object_names import COST_ANNOTATION, MANAGER, ObjectNames
+from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.slots import FirstOpening
@@ -149,7 +156,7 @@ class LeaseStore(Store):
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
         """Opens the store of all groups. lease: seconds, for readers of the Leases."""
-        calls = Calls(api.connection, namespace=api.namespace, clock=clock)
+        calls = api.brisk()
         return cls(LeaseBackend(calls, cluster=cluster, clock=clock, lease=lease), clock=clock)
 
     @classmethod
@@ -168,7 +175,7 @@ class LeaseStore(Store):
 
         revision: raw (`<revision>~<pod-template-hash>`). watching: who follows its Leases.
         """
-        calls = Calls(api.connection, namespace=api.namespace, clock=clock)
+        calls = api.brisk()
         names = ObjectNames(cluster, group)
         selector = {"labelSelector": names.of_group}
         view = watching(calls, LEASE, selector, silence=lease / 2, clock=clock)
@@ -202,12 +209,12 @@ class LeaseStore(Store):
         wanted[CONFIG_MAP] = [names.stopped_partitions, names.manager_state]
         missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
         for kind, name in missing:
-            calls.apply(objects.blank(kind, name, names), manager=MANAGER)
+            calls.apply(objects.blank(kind, name, names))
         if first is not None and not targets.record.targets.version and targets.first != first:
             told = objects.text({"slots": first.slots, "after": first.after})
             made = objects.blank(LEASE, names.targets, names)
             made["metadata"]["annotations"][objects.FIRST] = told
-            calls.apply(made, manager=MANAGER)
+            calls.apply(made)
         return len(missing)
 
     def forget(self, group: str) -> None:

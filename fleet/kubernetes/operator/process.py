@@ -15,7 +15,6 @@ from fleet.act.runtime import OperatorOptions
 from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kubernetes.client.api import Api, connect
-from fleet.kubernetes.client.calls import Calls
 from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.operator.reconciling import OperatorContext, Reconciler
 from fleet.kubernetes.operator.resource import KIND, PLURAL, DeclaredFleet
@@ -132,8 +131,7 @@ class WatchedNamespace(Closing):
             actor=options.actor,
             interval=options.interval,
         )
-        calls = Calls(api.connection, namespace=api.namespace, clock=clock)
-        self._informer = Informer(calls, KIND, {}, silence=_SILENCE, clock=clock)
+        self._informer = Informer(api.brisk(), KIND, {}, silence=_SILENCE, clock=clock)
         self._informer.start()
         self._keepers: dict[str, ResourceKeeper] = {}
         self.is_known = False
