@@ -55,6 +55,7 @@ TARGETS = {
     "how-to/sinks.md": 1000,
     "how-to/schema-registry.md": 500,
     "how-to/remote-spark.md": 700,
+    "how-to/spark-operator.md": 300,
     "how-to/simulate.md": 600,
     "how-to/structured-streaming.md": 300,
     "how-to/upgrade.md": 400,
