@@ -31,7 +31,7 @@ from fleet.dagster.check_outcomes import storm_outcome
 from fleet.dagster.live import INTERVAL_SECONDS, Live, live_cluster
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.watch_sensor import EVENTS_A_TICK, HEARTBEAT_SECONDS, digest
-from fleet.decide.storms import Storm, StormWatch, budget_of, watch_reach
+from fleet.decide.storms import Storm, StormWatch, watch_reach
 from fleet.errors import FleetError
 from fleet.log.records import TOPIC
 from fleet.model.rebalances import Rebalance
@@ -62,21 +62,25 @@ def refresh_storms(live: Live, before: StormWatch) -> StormRefresh:
     by_group: dict[str, list[Rebalance]] = {}
     for each in tail.rebalances(since=now - watch_reach(spec)) if is_read else ():
         by_group.setdefault(each.group, []).append(each)
-    declared = [each.group for each in spec.fleets] if is_read else []
-    moved = by_group.keys() | before.storms.keys()
+    moved = by_group.keys() | before.storms.keys() if is_read else ()
     watch = before.refresh(
         spec,
         chain.from_iterable(by_group.values()),
         now=now,
         moves=tuple(filter(None, [live.cluster.poll_move()])),
         is_read=lambda _: is_read,
-        assessed={g: fleet.storm(g, by_group.get(g, ())) for g in declared if g in moved},
+        assessed={
+            each.group: fleet.storm(each.group, by_group.get(each.group, ()))
+            for each in spec.fleets
+            if each.group in moved
+        },
     )
     counted = {
-        group: sum(
-            each.ended_at >= now - budget_of(spec, group).window for each in by_group.get(group, ())
+        each.group: sum(
+            rebalance.ended_at >= now - each.storm.window
+            for rebalance in by_group.get(each.group, ())
         )
-        for group in declared
+        for each in (spec.fleets if is_read else ())
     }
     return StormRefresh(spec=spec, now=now, watch=watch, counted=counted, problem=problem)
 
@@ -90,7 +94,7 @@ def changed_groups(before: StormWatch, after: StormWatch) -> list[str]:
 
 
 def without_unreported(before: StormWatch, after: StormWatch, groups: list[str]) -> StormWatch:
-    """Returns the next cursor: it keeps the old state of groups without an event yet."""
+    """Returns the storms to remember: the old ones of groups without an event yet."""
     old = {group: before.storms[group] for group in groups if group in before.storms}
     new = {group: storm for group, storm in after.storms.items() if group not in groups}
     return replace(after, storms={**new, **old})
