@@ -24,6 +24,7 @@ LAG = "lag"
 FRESHNESS = "freshness"
 STORM = "storm"
 RECEIPT = "receipt"
+CHECKS = (LAG, FRESHNESS, STORM, RECEIPT)
 
 CHANGE_JOB = "change_group"
 """The job of plans and rollouts; `definition_name` gives it the cluster."""

@@ -7,7 +7,7 @@ sensors and checks report under them; `translation` changes every other attribut
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -153,6 +153,13 @@ class FleetComponent(Component, Resolvable):
             "dagster.groups of fleet.yaml takes)."
         ),
     ] = None
+    blocking_checks: Annotated[
+        list[str],
+        Resolver.default(
+            description="Checks whose failure keeps assets behind a group from running in the same "
+            "job: lag, freshness, storm, receipt (default: none)."
+        ),
+    ] = field(default_factory=list)
     translation: Annotated[
         TranslationFn[FleetAssetProps] | None,
         TranslationFnResolver[FleetAssetProps](lambda data: {"data": data}),
@@ -197,5 +204,6 @@ class FleetComponent(Component, Resolvable):
         return cluster_definitions(
             fleet,
             execute=self.execute,
+            blocking=self.blocking_checks,
             translate=lambda spec: self.get_asset_spec(FleetAssetProps.of(spec, cluster)),
         )

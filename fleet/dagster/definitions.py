@@ -52,6 +52,7 @@ from fleet.dagster.scale_schedules import build_scale_schedules
 from fleet.dagster.sink_assets import build_sink_assets, depths
 from fleet.dagster.storm_sensor import build_storm_sensor
 from fleet.dagster.watch_sensor import build_watch_sensor, missing_group
+from fleet.errors import ConfigError
 from fleet.manager.lag_assessment import compute_lag_statuses
 from fleet.manager.past import read_last_minutes
 from fleet.text import duration
@@ -100,8 +101,14 @@ def build_group_checks(
             group from running in the same job. Defaults to none.
 
     Returns:
-        list[AssetChecksDefinition]: One op evaluates the checks of many groups.
+        list[AssetChecksDefinition]: One op evaluates the checks of many groups. Raises ConfigError
+            if `blocking` names another check.
     """
+    if unknown := sorted({*blocking} - {*asset_keys.CHECKS}):
+        raise ConfigError(
+            f"no check is called {', '.join(unknown)}, so it cannot block: name "
+            f"{', '.join(asset_keys.CHECKS)}"
+        )
     spec = fleet.spec
     _, depth = depths(spec)
     ops = asset_keys.split_into_ops(
@@ -193,6 +200,7 @@ def cluster_definitions(
     *,
     execute: Execute = execute_rollout,
     translate: Callable[[AssetSpec], AssetSpec] | None = None,
+    blocking: Collection[str] = (),
 ) -> Definitions:
     """Builds the definitions of one cluster, with a team's own rollout and attributes of assets."""
     assets: list[AssetsDefinition | AssetSpec] = [
@@ -204,7 +212,7 @@ def cluster_definitions(
     ]
     return Definitions(
         assets=map_asset_specs(translate or (lambda spec: spec), assets),
-        asset_checks=build_group_checks(fleet),
+        asset_checks=build_group_checks(fleet, blocking=blocking),
         jobs=[*build_change_jobs(fleet), build_history_job(fleet)],
         schedules=[
             *build_reconcile_schedules(fleet),

@@ -156,6 +156,17 @@ def test_groups_are_selected(sandbox):
     ]
 
 
+def test_checks_block_if_they_are_named(sandbox):
+    """And only these; a name that is no check is an error with the allowed ones."""
+    path = declared(sandbox, attributes={"blocking_checks": ["freshness"]})
+    with sandbox.build_all_defs() as loaded:
+        graph = loaded.resolve_asset_graph()
+        blocking = [key.name for key in graph.asset_check_keys if graph.get(key).blocking]
+        assert blocking == ["freshness"] * 2
+    (path / "defs.yaml").write_text(f"type: {TYPE}\nattributes: {{blocking_checks: [late]}}\n")
+    assert "name lag, freshness, storm, receipt" in problem(sandbox)
+
+
 def test_post_processing_applies_to_external_assets_too(sandbox):
     """As to the assets of every component."""
     processed = {"assets": [{"target": "kind:topic", "attributes": {"owners": ["team:kafka"]}}]}
