@@ -4,7 +4,6 @@ What docs/how-to/consumer-fleets.md shows is run here.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from tests.support.declared_fleets import resource
 if TYPE_CHECKING:
     from tests.support.kube import Kube
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
 JOB = "def process(df, context):\n    df.count()\n"
 
@@ -159,10 +158,11 @@ def installed(kube: "Kube", kube_broker: RunningBroker, namespace: str) -> Itera
 
 
 def test_from_nothing_to_a_fleet_and_back(installed: Installed) -> None:
-    """Installed, declared, rolled beside an upgrade of the chart, drained and uninstalled."""
+    """Installed, upgraded, declared; drained and uninstalled, and nothing is left."""
     installed.helm("install")
+    installed.helm("upgrade", exporter={"enabled": False})
     installed.apply()
-    status = installed.until("two slots to work", serves(2))
+    installed.until("two slots to work", serves(2))
     assert installed.members() == 2
     head, row = installed.kubectl("get", PLURAL).splitlines()
     assert head.split() == [
@@ -171,6 +171,22 @@ def test_from_nothing_to_a_fleet_and_back(installed: Installed) -> None:
     assert row.split()[1:8] == ["2", "2", "1", "0", "false", "done", "True"]
     assert "Planned" in installed.kubectl("describe", PLURAL, "orders")
 
+    installed.delete()
+    assert installed.members() == 0
+    slug = ObjectNames("main", installed.group).slug
+    left = installed.kubectl("get", "deploy,pods,leases,pdb,role,sa", "-l", f"fleet/name={slug}")
+    assert not left.strip()
+    installed.helm("uninstall", "--wait")
+    left = installed.kube.kubectl("-n", installed.system, "get", "deploy,sa,role", "-o", "name")
+    assert left.split() == ["serviceaccount/default"]
+
+
+@pytest.mark.long
+def test_a_fleet_changes_as_its_resource_does(installed: Installed) -> None:
+    """Rolled beside an upgrade of the chart, rolled back, scaled from outside up and down."""
+    installed.helm("install")
+    installed.apply()
+    status = installed.until("two slots to work", serves(2))
     first = status["change"]["plan"]
     installed.apply(worker={"log_level": "debug"})
     installed.until("the roll to begin", lambda s: s["change"]["plan"] != first)
@@ -203,13 +219,4 @@ def test_from_nothing_to_a_fleet_and_back(installed: Installed) -> None:
     installed.kubectl("scale", PLURAL, "orders", "--replicas=1")
     status = installed.until("one slot to work", serves(1))
     assert status["lastReceipt"]["rebalances"] <= 2
-
     installed.delete()
-    assert installed.members() == 0
-    slug = ObjectNames("main", installed.group).slug
-    left = installed.kubectl("get", "deploy,pods,leases,pdb,role,sa", "-l", f"fleet/name={slug}")
-    assert not left.strip()
-    installed.helm("uninstall", "--wait")
-    time.sleep(1)
-    left = installed.kube.kubectl("-n", installed.system, "get", "deploy,sa,role", "-o", "name")
-    assert left.split() == ["serviceaccount/default"]
