@@ -298,9 +298,10 @@ def carry_out(
     if run != context.run.run_id:
         return cycle.apply(group, approved=plan, actor=actor, progress=context.log.info, **request)
     change = cycle.apply(group, actor=actor, progress=context.log.info, **request)
-    if (why := approval_mismatch(plan, change.plan)) is not None:
+    if approval_mismatch(plan, change.plan) is not None:
         # Nobody has seen the plan of this run, so its successor is carried out, and stored too.
-        context.log.warning(why)
+        sentence = "%s has changed since plan %s of this run, so the rollout carried out plan %s"
+        context.log.warning(sentence, group, plan, change.plan.id)
         context.log_event(
             AssetMaterialization(
                 asset_key=asset_keys.plan_key(cluster),
