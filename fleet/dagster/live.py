@@ -54,6 +54,7 @@ class Live:
             )
             self._stack = stack.pop_all()
         atexit.register(self.close)  # before the connections' own, which must not meet the tail
+        self._closing = threading.Lock()
         self.lock = threading.Lock()
         """Held by a tick of a sensor: a person may test a sensor beside the daemon."""
         self.failures = 0
@@ -99,8 +100,9 @@ class Live:
         """Closes all connections."""
         if self._idle is not None:
             self._idle.cancel()
+        with self._closing:  # the end of the process waits for the timer's thread
+            self._stack.close()
         atexit.unregister(self.close)
-        self._stack.close()
 
 
 def _file_mark(fleet: "Fleet") -> object:
