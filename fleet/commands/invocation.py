@@ -64,8 +64,9 @@ class Invocation:
         path = self.path()
         if not path.is_file():
             raise ConfigError(
-                f"there is no {path}: write one with `fleet init --bootstrap HOST:PORT`, name "
-                "another with --config or $FLEET_CONFIG, or try `fleet demo`"
+                f"there is no {path}: write one with `fleet init --bootstrap HOST:PORT`, or, "
+                "without a cluster, with `fleet dev broker start` and `fleet init`; or name "
+                "another with --config or $FLEET_CONFIG"
             )
         return path
 

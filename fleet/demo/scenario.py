@@ -13,6 +13,7 @@ the state directory until `fleet down --purge` or the next demo.
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -141,8 +142,8 @@ class DemoRun:
         """Starts the broker, topic, stream, Dagster, three workers and a standby."""
         say = self.show.say
         ready: Future[None] | None = None
-        self.show.chapter("A broker, a stream of orders, three workers and a standby")
         self._name = self.stage.prepare(assignor=self.assignor)
+        self.show.chapter("A broker, a stream of orders, three workers and a standby")
         os.environ[ID_VARIABLE] = self._name  # every process from here on carries it
         if dagster:
             self._ui = DagsterUi(
@@ -392,7 +393,8 @@ class DemoRun:
         where = self._ui.url if self._ui is not None else "left out (--no-dagster)"
         self.show.say(f"Dagster: {where}")
         self.show.say(f"Kafka: {fleet.bootstrap}, topic {TOPIC}, groups {GROUP}, {BASELINE_GROUP}")
-        self.show.say(f"in another shell: {self._shell()} fleet status")
+        command = Path(sys.executable).with_name("fleet")
+        self.show.say(f"in another shell: {self._shell()} {command} status")
         self.show.say("Ctrl-C stops everything; the broker's data stays")
         with contextlib.suppress(Interrupted):
             while True:

@@ -114,7 +114,7 @@ class Stage:
         if kept:
             raise Refused(
                 f"the demo would delete the fleet in {self.home} ({', '.join(sorted(kept))}): set "
-                "FLEET_HOME to another folder, or delete this fleet with `fleet down --purge`"
+                "FLEET_HOME to another folder, or delete this folder after `fleet down`"
             )
 
     def forget(self) -> None:

@@ -350,7 +350,10 @@ def _diagnose_address(address: str, *, tls: bool) -> str | None:
     if _is_kafka(said):
         return None
     if said is not None and not said.startswith(b"HTTP/") and _speaks_tls(where):
-        return f"{address} uses TLS: set cluster.security.protocol to {_OTHER[True]}"
+        return (
+            f"{address} uses TLS: set cluster.security.protocol to {_OTHER[True]}, or give "
+            "`fleet init` a login with --security FILE"
+        )
     return _describe_external(address, said)
 
 

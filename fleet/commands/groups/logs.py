@@ -96,7 +96,7 @@ def logs(
                 raise FleetError(
                     f"group {group} has no worker"
                     + ("" if slot is None else f" in slot {slot}")
-                    + f"; `fleet status {group}` lists its workers"
+                    + f": `fleet up {group}` starts them"
                 )
             while follow:
                 time.sleep(_REFRESH_SECONDS)
