@@ -162,6 +162,7 @@ def test_more_than_there_is_room_for(ground: Ground) -> None:
     with pytest.raises(NoRoom) as second:
         ground.start("one", 2)
     assert second.value.started == ()
+    assert ground.state().replicas == 3, "no more are wanted than there are"
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
     assert len(ground.start("one", 2)) == 2

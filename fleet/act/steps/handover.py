@@ -115,7 +115,7 @@ class _Roll:
         The runtime itself says when nothing has moved for too long.
         """
         work, memory = self._work, self._memory()
-        told: set[int] = set()
+        told = {memory.canary}
         complete_at: float | None = None
         stalled: str | None = None
 

@@ -30,13 +30,14 @@ class ExternalWrite:
     manager: str
     """Field manager: `kubectl-edit`, `argocd-controller`, …"""
     at: str
-    """Time of its last write, as the API server has it."""
+    """Time of its last write, as the API server has it; empty after a write through /scale."""
     fields: tuple[str, ...]
     """Paths in the spec, such as `replicas` or `template.spec.containers[worker].image`."""
 
     def __str__(self) -> str:
         more = f" and {len(self.fields) - _MOST} more" if len(self.fields) > _MOST else ""
-        return f"{self.manager} changed {', '.join(self.fields[:_MOST])}{more} at {self.at}"
+        at = f" at {self.at}" if self.at else ""
+        return f"{self.manager} changed {', '.join(self.fields[:_MOST])}{more}{at}"
 
 
 def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
@@ -56,7 +57,7 @@ def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
         paths = (path for path in _spec_paths(each) if not path.startswith(_NOTES))
         taken = tuple(sorted(set(paths) - owned))
         if taken:
-            manager, at = str(each.get("manager")), str(each.get("time"))
+            manager, at = str(each.get("manager")), str(each.get("time") or "")
             writes.append(ExternalWrite(manager=manager, at=at, fields=taken))
     return tuple(writes)
 
