@@ -27,6 +27,7 @@ from fleet.kubernetes.client.object_names import (
     ObjectNames,
 )
 from fleet.kubernetes.manifests.overlay import overlaid
+from fleet.worker.pod_environment import CODE_DIGEST
 
 # How long a pod may take for its ends, and what its probes ask: pure functions of the spec.
 #
@@ -221,7 +222,8 @@ def _environment(settings: WorkerSettings) -> list[Object]:
         _field("FLEET_NAMESPACE", "metadata.namespace"),
         _field("FLEET_REVISION", f"metadata.annotations['{REVISION_ANNOTATION}']"),
         _field("FLEET_TEMPLATE_HASH", f"metadata.labels['{HASH_LABEL}']"),
-        {"name": "FLEET_CODE_DIGEST", "value": settings.code_digest},
+        # An empty value is none on the API server, and would look like another manager's write.
+        *([{"name": CODE_DIGEST, "value": settings.code_digest}] if settings.code_digest else ()),
         {"name": "FLEET_HOME", "value": HOME},
         {"name": "HOME", "value": HOME},
     ]
