@@ -5,7 +5,6 @@ its Postgres is one outside of the cluster, since no image of one is made here.
 """
 
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -199,7 +198,7 @@ def test_a_run_is_a_job_that_ends_well_and_is_cleaned_up(manager: Manager) -> No
     assert manager.memory.ask(f"SELECT status FROM runs WHERE run_id = '{run}'") == ["SUCCESS"]
     asked = ("get", "configmaps,deployments,jobs,pods", "-o", "json")
     told = manager.kube.kubectl("-n", manager.namespace, *asked)
-    assert {job.metadata.name, "postgresql-password"} <= set(re.findall(r'"([^"]+)"', told))
+    assert all(f'"{name}"' in told for name in (job.metadata.name, "postgresql-password"))
     assert manager.memory.password not in told
     # A day later.
     manager.batch.patch_namespaced_job(
