@@ -356,3 +356,24 @@ def test_what_a_newer_release_keeps_is_read_as_far_as_it_is_known() -> None:
     again = read.as_json()
     assert again["group"] == now["group"]
     assert again["classic"] == now["classic"]
+
+
+def test_a_member_that_left_and_came_back_before_the_assignment_is_named() -> None:
+    """KIP-848: a slow client leaves and joins again under its own id; both stand in the row."""
+    story = Story()
+    for name in ("a", "b"):
+        story.joins(name)
+    story.epoch(1)
+    story.owns("a", 1, 0)
+    story.owns("b", 1, 1)
+    story.deleted(8, "a")
+    story.deleted(7, "a")
+    story.deleted(5, "a")
+    story.epoch(2, assigned=False)
+    story.joins("a")
+    for number, named in ((3, ("a",)), (4, ())):
+        story.epoch(number)
+        for place, name in enumerate(("a", "b")):
+            story.owns(name, number, place)
+        last = story.rebalances[-1]
+        assert (last.number, last.joined, last.left, last.replaced) == (number, named, named, ())

@@ -285,6 +285,8 @@ class Epochs:
         for member in group.gone.values():
             rows.append(self._row(group, "left", member, record))
             rows += self._arrived(member.identity, None, at)
+            if member.identity in self.roster:
+                self.roster[member.identity] = ""  # also if it comes back before the assignment
         group.gone = {}
         step = EpochChange(
             joined=self.joined,
@@ -319,6 +321,7 @@ class Epochs:
         told = self.epoch == record.epoch
         now = {who: member.member_id for who, member in group.members.items()}
         then = now if first else self.roster
+        returned = {who for who in now if then.get(who) == ""}
         topics = {who: member.topics for who, member in group.members.items()}
         reason = (
             Reason(Cause.UNKNOWN, Confidence.AMBIGUOUS)
@@ -339,13 +342,13 @@ class Epochs:
             cause=reason.cause,
             confidence=reason.confidence,
             also=reason.also,
-            joined=tuple(sorted(now.keys() - then.keys())),
+            joined=tuple(sorted((now.keys() - then.keys()) | returned)),
             resubscribed=tuple(
                 sorted(w for w in now if self.subscribed.get(w, topics[w]) != topics[w])
             ),
             added=tuple(sorted(self.added)),
-            left=tuple(sorted(then.keys() - now.keys())),
-            replaced=tuple(sorted(w for w in now.keys() & then if now[w] != then[w])),
+            left=tuple(sorted((then.keys() - now.keys()) | returned)),
+            replaced=tuple(sorted(w for w in now if then.get(w) and now[w] != then[w])),
             members=len(now),
             assignor=self.last_assignor,
             log_partition=group.log_partition,
