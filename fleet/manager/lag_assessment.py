@@ -274,7 +274,7 @@ def _grouped(
         said = "no members, and no commit for a day; delete the group if it is not needed"
     else:
         alike = sum(each.status is status for each in worse)
-        said = f"{alike} of {total} partitions: {worse[0].sentence} ({worse[0].tp})"
+        said = f"{alike} of {total} partitions, the worst {worse[0].tp}: {worse[0].sentence}"
     return GroupLagStatus(
         group=group, status=status, sentence=said, partitions=total, worse=tuple(worse)
     )

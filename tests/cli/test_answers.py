@@ -116,7 +116,7 @@ STATUS = GroupStatus(
     storm=STORM,
     lag_status=GroupLagStatus(
         group="orders", status=LagStatus.STOP, partitions=1,
-        sentence=f"1 of 1 partitions: {STOPPED} (orders-0)",
+        sentence=f"1 of 1 partitions, the worst orders-0: {STOPPED}",
         worse=(PartitionLagStatus(tp=TP, status=LagStatus.STOP, sentence=STOPPED),),
     ),
     seen=GroupSnapshot(
@@ -339,7 +339,9 @@ def test_status_lists_every_group_with_what_is_known():
     assert re.search(r"new\s+none yet", text)
     assert "paused all groups: incident" in text
     assert "pinned orders: 6 slots pinned by ann@host:4711 for 2 h more, until" in text
-    assert "STOP orders: 1 of 1 partitions: no commit for 90 s" in " ".join(text.split())
+    assert "STOP orders: 1 of 1 partitions, the worst orders-0: no commit for 90 s" in " ".join(
+        text.split()
+    )
     assert "storm orders: for 2 min: 9 rebalances in the last 10 min, budget 5; orders-3" in (
         " ".join(text.split())
     )

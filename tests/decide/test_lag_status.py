@@ -197,7 +197,9 @@ def test_a_position_beyond_the_end_is_named():
     """Both offsets: what waits is no figure there."""
     found = judged([progress(**BEYOND)], EMPTY)
     said = "committed 1,000, which is beyond the log end 1,000, and no commit for 300 s"
-    assert found.sentence == (f"1 of 1 partitions: {said} and the group has no members (orders-0)")
+    assert found.sentence == (
+        f"1 of 1 partitions, the worst orders-0: {said} and the group has no members"
+    )
 
 
 def test_a_group_is_as_its_worst_partition():
@@ -206,8 +208,7 @@ def test_a_group_is_as_its_worst_partition():
     stops = [progress(n, **{**LATE, "since_commit": 300.0}) for n in (7, 2)]
     found = judged([stall, *stops], others=45)
     assert (found.status, found.level, found.partitions) == (LagStatus.STOP, Level.ERR, 48)
-    assert found.sentence.startswith("2 of 48 partitions: no commit for 300 s")
-    assert found.sentence.endswith("(orders-2)")
+    assert found.sentence.startswith("2 of 48 partitions, the worst orders-2: no commit for 300 s")
     assert [each.tp.partition for each in found.worse] == [2, 7, 4]
     assert found.worse[2].status is LagStatus.STALL
 

@@ -45,6 +45,7 @@ from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
 from fleet.system.code import examine_entrypoint
 from fleet.testing.sample_batch import SampleBatch, local_spark, make_batch
+from fleet.text import plural
 from fleet.worker.batch.entrypoint import Entrypoint, JobErrors, call, load
 from fleet.worker.batch.ranges import fair
 from fleet.worker.events import catch_job_logs
@@ -395,7 +396,7 @@ def _show(batch: "SampleBatch", outcome: "TrialOutcome", log: list[str]) -> None
     console = stdout()
     size = sum(batch.table[name].nbytes for name in ("key", "value"))
     console.print(
-        f"{batch.table.num_rows:,} records ({size:,} bytes) of "
+        f"{plural(batch.table.num_rows, 'record')} ({size:,} bytes) of "
         f"{', '.join(each.id for each in batch.context.ranges)}",
         markup=False,
     )
