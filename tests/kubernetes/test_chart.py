@@ -120,3 +120,24 @@ def test_the_server_takes_every_object(kube_api: KubeApi, watched: int) -> None:
     assert "Warning" not in said.stderr
     roles = {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"}
     assert roles == set(others or [namespace])
+
+
+def test_a_second_release_leaves_the_definition_to_the_first(kube_api: KubeApi) -> None:
+    """Helm keeps it when a release goes; it belongs to that release, and is no other's to take."""
+    namespace, name = kube_api.namespace(), "consumerfleets.fleet-for-kafka.io"
+    trial = ("install", "fleet", str(CHART), "--namespace", namespace, "--dry-run=server")
+    file = str(CHART / "files" / "consumerfleets.yaml")
+
+    def kubectl(*words: str) -> None:
+        subprocess.run(
+            [program("kubectl"), "--kubeconfig", str(kube_api.kubeconfig()), *words],
+            check=True, capture_output=True, timeout=60,
+        )  # fmt: skip
+
+    kubectl("apply", "-f", file)
+    kubectl("label", "--overwrite", "crd", name, "app.kubernetes.io/managed-by=Helm")
+    for owner in ("another", namespace, "nobody"):
+        notes = [f"meta.helm.sh/release-{key}" for key in ("name=fleet", f"namespace={owner}")]
+        kubectl("annotate", "--overwrite", "crd", name, *notes)
+        said = done(*trial, values=VALUES, kubeconfig=kube_api.kubeconfig())
+        assert (f"name: {name}" in said) == (owner == namespace)
