@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.clock import ManualClock
 from fleet.kubernetes.client.api import LEASE
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.answers import Answer, answer_between, with_answer
-from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import Handover, SlotTargets
-from tests.support.memory_server import MemoryServer
+from tests.support.memory_stores import MemoryStores
 from tests.support.sampling import examples
 
 GROUP = "orders"
@@ -80,21 +78,8 @@ def test_an_answer_does_only_what_is_asked_for(answer):
     assert (after.handover, after.open_at) == (TARGETS.handover, TARGETS.open_at)
 
 
-class Place:
-    """A manager and two workers without watches."""
-
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.server = MemoryServer()
-        api = self.server.api(self.clock)
-        self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
-        self.manager.ensure_objects(GROUP, slots=4)
-
-    def worker(self) -> LeaseStore:
-        api = self.server.api(self.clock)
-        calls = api.brisk()
-        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
-        return LeaseStore(backend, clock=self.clock)
+class Place(MemoryStores):
+    """Its answers, too."""
 
     def answers(self) -> list[int]:
         """Numbers of the answers that are stored."""
@@ -103,7 +88,7 @@ class Place:
 
 @pytest.fixture
 def place() -> Place:
-    return Place()
+    return Place(GROUP, slots=4)
 
 
 def quarantine(store: LeaseStore, number: int) -> None:

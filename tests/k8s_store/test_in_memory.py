@@ -20,33 +20,23 @@ from fleet.model import TopicPartition
 from fleet.slots import Handover, Phase, Slot, StoppedPartition
 from fleet.slots.store import CLAIM_GRACE
 from tests.support.memory_server import Answer, MemoryServer
+from tests.support.memory_stores import MemoryStores
 from tests.support.slot_records import report_of
 
 GROUP = "orders"
 NAMES = ObjectNames("main", GROUP)
 
 
-class Place:
+class Place(MemoryStores):
     """Slots 0 to 2 open, free, last held by `old`, which has worked."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.server = MemoryServer()
-        api = self.server.api(self.clock)
-        self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
-        self.manager.ensure_objects(GROUP, slots=3)
+        super().__init__(GROUP, slots=3)
         self.write(open=frozenset({0, 1, 2}))
         for slot in self.manager.slots(GROUP):
             held = self.manager.take(slot, worker="old", revision="old", spark_session="s-old")
             worked = self.manager.renew(replace(held, phase=Phase.ACTIVE, batches=1))
             assert self.manager.release(worked, clean=True)
-
-    def worker(self, revision: str = "new") -> LeaseStore:
-        """The store of one, which reads the server each time."""
-        api = self.server.api(self.clock)
-        calls = api.brisk()
-        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker=revision)
-        return LeaseStore(backend, clock=self.clock)
 
     def write(self, **fields: object) -> None:
         """The slot targets, whatever it was."""
