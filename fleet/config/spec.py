@@ -421,7 +421,7 @@ class KubernetesRuntimeSpec(Strict):
         return self
 
     def spark_server(self) -> str:
-        """Names the Connect server of these fleets: one for each set of Secrets, since whoever
+        """Names the Connect server of these fleets: one for each set of Secrets, since a job that
         may call a server can read its Secrets.
         """
         if not self.env_from and not self.mounts:

@@ -1,9 +1,9 @@
 """Keeps the log and the snapshot of one cluster current between refreshes.
 
-Problem: whoever opens a cluster reads all of `__consumer_offsets` or asks every coordinator. At
-5,000 groups of 48 partitions that is 2 s of CPU. Choice: a program that stays keeps one tail and
-one watcher open, and each refresh takes only what is new. Cost: a thread, and 40 MB for each 1,000
-groups of 48 partitions.
+Problem: a process that opens a cluster reads all of `__consumer_offsets`, or asks every
+coordinator. At 5,000 groups of 48 partitions that is 2 s of CPU. Choice: a program that stays keeps
+one tail and one watcher open, and each refresh takes only what is new. Cost: a thread, and 40 MB
+for each 1,000 groups of 48 partitions.
 """
 
 from collections.abc import Callable

@@ -364,7 +364,7 @@ def _repair() -> None:
     """Remove what a killed build left: containers, and images that were half recorded.
 
     Buildah lists nothing at all while one image lacks its manifest. A store in which removing
-    those does not help is deleted; the bases are made again then.
+    those does not help is deleted; the bases are then rebuilt.
     """
     for _ in range(_HALF_RECORDED):
         try:
@@ -382,7 +382,7 @@ def _repair() -> None:
                 break
         else:
             return
-    _log.warning("deleting the image store; its bases are made again")
+    _log.warning("deleting the image store; its bases are rebuilt")
     shutil.rmtree(store() / "storage", ignore_errors=True)
 
 

@@ -75,7 +75,7 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
 def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
     """Creates the Secret, and in it the keys that are missing; others stay as they are.
 
-    A login that may not read Secrets leaves it to whoever installed Fleet.
+    A login that may not read Secrets leaves it to the person who installed Fleet.
     """
     try:
         found = api.get("Secret", SPARK)

@@ -212,7 +212,7 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
 def _environment(settings: WorkerSettings) -> list[Object]:
     """Identifies the pod by the downward API; the hash shows a template that Fleet did not make.
 
-    The digest ties the code in the revision's ConfigMap to the template: whoever may write
+    The digest ties the code in the revision's ConfigMap to the template: a user who may write
     ConfigMaps alone cannot choose what a pod runs.
     """
     group = settings.group

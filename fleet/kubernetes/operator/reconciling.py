@@ -1,7 +1,7 @@
 """Makes one ConsumerFleet so, pass by pass: plan, carry out, report; at its end drain.
 
 Problem: a resource may change, vanish or be wrong at any moment, several managers may act on its
-group, and whoever declared it only sees the resource. Choice: a pass does what `fleet apply` does,
+group, and its author only sees the resource. Choice: a pass does what `fleet apply` does,
 under the same lease of the group; what it finds goes into the status, and each decision becomes an
 Event. A change that failed waits before the next try (`fleet.decide.backoff`). The children get an
 ownerReference by a patch of their own, so that every manager may apply them again. Cost: a resource
