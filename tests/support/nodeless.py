@@ -137,9 +137,18 @@ class Ground:
         )
 
     def ready(self) -> None:
-        """All pods are ready but those that shall not be."""
-        self.until(lambda: all(is_ready(p) or p["metadata"]["name"] in self.unready
-                               for p in self.living()))  # fmt: skip
+        """All pods are ready but those that shall not be, and the controller has seen it: it
+        deletes pods first that are not ready.
+        """
+
+        def known() -> bool:
+            living = self.living()
+            sets, _ = self.api.find("ReplicaSet", self.names.selection())
+            seen = sum(each["status"].get("readyReplicas", 0) for each in sets)
+            waited = [p for p in living if p["metadata"]["name"] not in self.unready]
+            return all(map(is_ready, waited)) and seen == sum(map(is_ready, living))
+
+        self.until(known)
 
     def remove(self, *names: str) -> None:
         """Ask, and wait until it is done."""

@@ -400,11 +400,15 @@ class WorkerDeployment:
         self._write(found, fields)
 
     def _await_pods(self, before: Sequence[Object], hash_: str, wanted: int) -> tuple[str, ...]:
-        """Waits for pods of a template; returns the names of those that were not `before`."""
+        """Waits for pods of a template; returns the names of the oldest that were not `before`.
+
+        A roll may have replaced another pod meanwhile: of those nobody asked for.
+        """
         why = self._missing(hash_, wanted)
         there = {_name(p) for p in before}
-        living = _living(self.pods(), hash_)
-        made = tuple(_name(p) for p in living if _name(p) not in there)
+        living = sorted(_living(self.pods(), hash_), key=_age)
+        new = [_name(p) for p in living if _name(p) not in there]
+        made = tuple(new[: max(0, wanted - (len(living) - len(new)))])
         if why is None:
             return made
         again_on_conflict(self._clock, lambda: self._want_no_more(hash_))
@@ -567,6 +571,10 @@ class WorkerDeployment:
 
 def _refused(state: DeploymentState, hash_: str) -> str | None:
     return next((each.refused for each in state.sets if each.hash == hash_), None)
+
+
+def _age(found: Object) -> str:
+    return str(found["metadata"]["creationTimestamp"])
 
 
 def _name(found: Object) -> str:
