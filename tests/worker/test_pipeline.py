@@ -379,20 +379,25 @@ def test_a_revision_on_trial_ends_at_once(kafka: MemoryKafka, sink: Sink):
 
 
 def test_the_pauses_grow_and_begin_anew():
-    """1, 2, 4 … 30 s; a batch that goes well ends it."""
+    """1, 2, 4 … 30 s; a batch that goes well ends it. The log has the error once."""
     clock = ManualClock()
     backoff = EntrypointBackoff(grace=600.0, may_wait=lambda: True, clock=clock)
-    pauses = []
+    pauses, lines = [], []
     for _ in range(7):
-        backoff.failed("E")
+        lines.append(backoff.failed("E")[1])
         began = clock.monotonic()
         while backoff.is_waiting:
             clock.sleep(0.5)
         pauses.append(clock.monotonic() - began)
     assert pauses == [1, 2, 4, 8, 16, 30, 30]
+    assert [": E" in each for each in lines] == [True] + [False] * 6
+    assert lines[2] == "the entrypoint failed 3 times in 3 s, next try in 4 s"
+    assert ": other" in backoff.failed("other")[1]
     backoff.record_success()
     assert not backoff.is_waiting
-    assert "in 1 s" in backoff.failed("E")
+    whole, line = backoff.failed("E")
+    assert whole == line
+    assert "in 1 s" in line
 
 
 # --- four times as many partitions cost four times as much, not sixteen times -----------------

@@ -34,6 +34,8 @@ class EntrypointBackoff:
         self._clock = clock
         self._pause = _FIRST
         self._until = 0.0
+        self._said: str | None = None
+        self._times = 0
         self.since: float | None = None
         """Monotonic time since when nothing goes well."""
 
@@ -42,8 +44,11 @@ class EntrypointBackoff:
         """Whether no batch may begin yet."""
         return self.since is not None and self._clock.monotonic() < self._until
 
-    def failed(self, error: str) -> str:
-        """Returns a sentence after a batch that failed whole; FleetError after the grace."""
+    def failed(self, error: str) -> tuple[str, str]:
+        """Returns a sentence for the state, and one for the log, after a batch that failed whole.
+
+        The log has the same error once, and then only how often. Raises FleetError after the grace.
+        """
         now = self._clock.monotonic()
         self.since = now if self.since is None else self.since
         what = f"the entrypoint fails for every partition of the batch: {error}"
@@ -57,14 +62,23 @@ class EntrypointBackoff:
             )
         self._until, pause = now + self._pause, self._pause
         self._pause = min(_LONGEST, self._pause * 2)
-        return (
+        self._times += 1
+        whole = (
             f"{what}; for {duration(lasted)}, next try in {pause:g} s, at most for "
             f"{self._grace:g} s (worker.entrypoint_failure_timeout)"
+        )
+        if self._said != error:
+            self._said = error
+            return whole, whole
+        return whole, (
+            f"the entrypoint failed {self._times} times in {duration(lasted)}, "
+            f"next try in {pause:g} s"
         )
 
     def record_success(self) -> None:
         """Resets the backoff after a success."""
         self.since, self._pause, self._until = None, _FIRST, 0.0
+        self._said, self._times = None, 0
 
 
 @dataclass(slots=True, kw_only=True)

@@ -510,13 +510,13 @@ class Pipeline:
         """Commits nothing of a batch without any success, and cuts it again [43]."""
         self._state.failed, self._state.error = True, error
         try:
-            self._state.error = self._backoff.failed(error)
+            self._state.error, line = self._backoff.failed(error)
         except FleetError:
             self._in_hand = None
             self._take_back_tries(hand)
             raise
         self._state.failing_since = self._backoff.since
-        self._events.log(self._state.error)
+        self._events.log(line)
         self._events.emit("unhealthy", error=error)
 
     def take_back_tries(self) -> None:
