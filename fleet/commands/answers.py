@@ -93,7 +93,7 @@ def _print_ways(console: Console, plan: Plan) -> None:
     rows = table("STEP", "WAY", "STARTS", *right, "", right=right)
     for each in plan.alternatives:
         marks = ["chosen"] * each.chosen + ["cheapest"] * each.cheapest
-        marks += ["exceeds the limits"] * (not each.keeps_limits)
+        marks += [f"exceeds {limit}" for limit in each.exceeded]
         starts = f"in {each.starts_in_s:.0f} s" if each.starts_in_s else "now"
         figures = (str(each.rebalances), str(each.moved))
         times = (_seconds(t) for t in (each.downtime_s, each.downtime_p95_s, each.settled_s))

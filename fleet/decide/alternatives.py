@@ -282,13 +282,13 @@ def _ways(state: StateSnapshot, group: SimulatedGroup, change: _Change) -> list[
     costs = {size: _cost(state, group, change, size) for size in sizes}
     known = {size: cost for size, cost in costs.items() if cost is not None}
     storm = state.spec.storm
-    keeps = {
-        size: cost.rebalances <= storm.rebalances
-        and (storm.moved is None or cost.moved <= storm.moved)
-        and (not is_roll or size <= rollout.max_parallel)
+    exceeded = {
+        size: ("storm.rebalances",) * (cost.rebalances > storm.rebalances)
+        + ("storm.moved",) * (storm.moved is not None and cost.moved > storm.moved)
+        + ("rollout.max_parallel",) * (is_roll and size > rollout.max_parallel)
         for size, cost in known.items()
     }
-    allowed = [size for size in known if keeps[size]]
+    allowed = [size for size in known if not exceeded[size]]
     best = min(allowed, key=lambda size: _worse(known[size], size == usual), default=None)
 
     def backlog(cost: StepCost) -> int | None:
@@ -304,7 +304,8 @@ def _ways(state: StateSnapshot, group: SimulatedGroup, change: _Change) -> list[
             downtime_p95_s=downtime_of(cost, 95),
             settled_s=cost.settled,
             backlog=backlog(cost),
-            keeps_limits=keeps[size],
+            keeps_limits=not exceeded[size],
+            exceeded=exceeded[size],
             chosen=size == usual,
             cheapest=size == best,
         )

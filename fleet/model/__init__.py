@@ -287,6 +287,8 @@ class Alternative:
     backlog: int | None
     keeps_limits: bool
     """Whether it keeps the storm budget and, for a roll, rollout.max_parallel."""
+    exceeded: tuple[str, ...] = ()
+    """The keys of fleet.yaml whose limits it exceeds."""
     cheapest: bool
     """Whether it is the cheapest of those that keep the limits."""
     chosen: bool

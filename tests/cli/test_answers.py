@@ -296,10 +296,15 @@ def test_a_plan_states_its_expected_cost_before_anything_is_done():
     assert re.search(r"2 \(1-2\)\s+4 \(3-6\)\s+0\.53 s\s+0\.53 s\s+0\.80 s\s+120", text)
     assert re.search(r"all at once\s+now\s+2\s+4\s.*120\s+chosen, cheapest", text)
     later = dataclasses.replace(
-        PLAN.alternatives[0], starts_in_s=40.0, backlog=None, keeps_limits=False, chosen=False
+        PLAN.alternatives[0],
+        starts_in_s=40.0,
+        backlog=None,
+        keeps_limits=False,
+        exceeded=("storm.moved",),
+        chosen=False,
     )
     text = printed(print_plan, dataclasses.replace(PLAN, alternatives=(later,)), width=160)
-    assert re.search(r"in 40 s .* - +cheapest, exceeds the limits", text)
+    assert re.search(r"in 40 s .* - +cheapest, exceeds storm.moved", text)
 
 
 def test_an_empty_plan_says_so():

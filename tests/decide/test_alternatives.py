@@ -44,6 +44,7 @@ def test_all_at_once_costs_least_rebalances() -> None:
         "one by one": 6,
     }
     assert marks(found) == {"all at once": "tck", "3 at a time": "k", "one by one": ""}
+    assert found["one by one"].exceeded == ("storm.rebalances",)
     assert found["one by one"].moved > found["all at once"].moved
     assert found["one by one"].settled_s > found["all at once"].settled_s
 
@@ -70,6 +71,7 @@ def test_a_roll_is_no_wider_than_it_may_be() -> None:
         "one by one": "k",
     }
     assert found["2 at a time"].settled_s < found["one by one"].settled_s
+    assert found["all at once"].exceeded == ("rollout.max_parallel",)
 
 
 def test_rolling_batches_are_one_change() -> None:
@@ -94,6 +96,7 @@ def test_what_moves_too_much_is_beyond_the_limits() -> None:
     found = ways(state_snapshot(fleet, held=2, topics={"orders": 24}), 4)
     assert found["all at once"].moved > 10
     assert marks(found) == {"all at once": "t", "one by one": ""}
+    assert {way.exceeded for way in found.values()} == {("storm.moved",)}
 
 
 @pytest.mark.parametrize(
