@@ -17,10 +17,10 @@ from fleet.worker.member.protocols import (
     RETRIED,
     VOID,
     Fenced,
+    MemberProtocol,
     Unreleased,
     end_of,
     fatal_of,
-    protocol_of,
 )
 from fleet.worker.slot.leave_completion import ExternalOwner, Failover, FormerOwner
 from tests.support.batch_parts import worker_context
@@ -32,7 +32,7 @@ def protocol(**worker):
     """The protocol of a worker declared so."""
     declared = group_spec(worker={"protocol": "consumer", **worker}).worker
     assert declared is not None
-    return protocol_of(declared)
+    return MemberProtocol(declared)
 
 
 def test_options_are_what_librdkafka_takes():

@@ -26,7 +26,7 @@ from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
 from fleet.sinks import parquet_files
 from fleet.slots import Phase
-from fleet.worker.member.protocols import ConsumerGroup
+from fleet.worker.member.protocols import IDLE_AFTER
 from fleet.worker.offsets.assigning import id_of
 from fleet.worker.offsets.commit_metadata import decode_cluster, decode_parts
 from tests.conftest import RunningBroker
@@ -276,7 +276,7 @@ def test_a_member_without_partitions_is_ready_once_it_has_waited(group: Group):
     joined = {r.worker: r.joined_at for r in group.store.reports(group.name)}
     took = {w: active[w] - joined[w] for w in (owner, idle)}
     print({w: f"ready {seconds:.1f} s after its join" for w, seconds in took.items()})
-    assert took[owner] < ConsumerGroup.idle_after <= took[idle] < 2 * ConsumerGroup.idle_after
+    assert took[owner] < IDLE_AFTER <= took[idle] < 2 * IDLE_AFTER
     assert not group.events("exit")
 
 

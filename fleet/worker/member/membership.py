@@ -37,7 +37,7 @@ from fleet.worker.member.losses import (
 )
 from fleet.worker.member.member_state import End, EntrypointBackoff, MembershipEnd, MemberState
 from fleet.worker.member.pipeline import Pipeline
-from fleet.worker.member.protocols import end_of, fatal_of, protocol_of, reading_options
+from fleet.worker.member.protocols import MemberProtocol, end_of, fatal_of, reading_options
 from fleet.worker.offsets.assigning import Assigner, TopicWatch, warm_connections
 from fleet.worker.slot.slot_life import Life
 
@@ -330,7 +330,7 @@ class Membership:
         self._stops = marks
         self._clock = clock
         self._events = events
-        self._protocol = protocol_of(worker)
+        self._protocol = MemberProtocol(worker)
         files = LoginFiles(context.login)
         base = context.client
         # librdkafka's log lines on connections also come through the error callback.

@@ -5,7 +5,7 @@ codes mean for both: each code has one meaning, and only one protocol uses some.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fleet.config.spec import ClassicWorker, ConsumerWorker
 from fleet.errors import FleetError
@@ -15,51 +15,16 @@ from fleet.worker.member.member_state import End
 #
 # Problem: the options of a classic member (session, heartbeat, assignor) are refused here. A new
 # member is refused (111) while the coordinator believes that its instance id has an owner: there is
-# no surge handover. Choice: the same interface as the classic protocol, with increments only. A
+# no surge handover. Choice: the classic protocol's calls, with increments only. A
 # slot that was not released is freed first (`fleet.worker.slot.leave_completion`). A clean close
 # sends epoch -2, after which the next owner replaces it without a new epoch [17].
 
 
-class ConsumerGroup:
-    """A member by ConsumerGroupHeartbeat, static or dynamic."""
-
-    heartbeats_on_subscribe = True
-    rejoins_after = 0.0
-    idle_after = 15.0
-    """The longest assignment interval that we set, and two heartbeats to hear of it."""
-
-    def __init__(self, worker: ConsumerWorker) -> None:
-        self._worker = worker
-
-    def options(self, instance_id: str | None) -> dict[str, Any]:
-        """See MemberProtocol.options. max.poll.interval.ms is this member's rebalance timeout."""
-        static = {} if instance_id is None else {"group.instance.id": instance_id}
-        return {
-            "group.protocol": "consumer",
-            "max.poll.interval.ms": int(self._worker.max_poll_interval * 1000),
-            **static,
-        }
-
-    def assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """See MemberProtocol.assign."""
-        consumer.incremental_assign(list(partitions))
-
-    def unassign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """See MemberProtocol.unassign."""
-        consumer.incremental_unassign(list(partitions))
-
-    def restart(self, consumer: Any, stopped: Sequence[Any], others: Sequence[Any]) -> bool:
-        """See MemberProtocol.restart."""
-        del others
-        consumer.incremental_unassign(list(stopped))
-        consumer.incremental_assign(list(stopped))
-        return False
-
-
 FENCED: Final = 82
 UNRELEASED: Final = 111
-_OTHERS_HEAR: Final = 0.25
+IDLE_AFTER: Final = 15.0
 """The longest assignment interval that Fleet sets, and two heartbeats to learn of it."""
+_OTHERS_HEAR: Final = 0.25
 _WRAPPED: Final = -150
 """librdkafka's own fatal error; poll() returns it without fatal()."""
 FATAL: Final = {
@@ -98,97 +63,68 @@ class Unreleased(FleetError):
     """The coordinator believes that another member still has this instance id (111)."""
 
 
-class MemberProtocol(Protocol):
-    """What differs by protocol."""
+class MemberProtocol:
+    """What differs by protocol and assignor; of a member that may be static."""
 
-    @property
-    def idle_after(self) -> float | None:
+    def __init__(self, worker: ClassicWorker | ConsumerWorker) -> None:
+        self._worker = worker
+        assignor = worker.assignor if isinstance(worker, ClassicWorker) else None
+        classic = assignor is not None
+        self._incremental = assignor in {None, "cooperative-sticky"}
+        self.idle_after = None if classic else IDLE_AFTER
         """Seconds after which a member without partitions counts as idle; None: not by time."""
-        ...
-
-    @property
-    def heartbeats_on_subscribe(self) -> bool:
+        self.heartbeats_on_subscribe = not classic
         """Whether subscribing again to the same topics is a heartbeat, and no new join [41]."""
-        ...
-
-    @property
-    def rejoins_after(self) -> float:
+        self.rejoins_after = _OTHERS_HEAR if classic and self._incremental else 0.0
         """Least seconds from a revocation to the rejoin that it causes; 0 if it causes none.
 
         A rejoin within milliseconds ends the round for a member that has not synced yet. That
         member gets 27, joins again with all it had, learns only then what to revoke, and costs a
         third round.
         """
-        ...
 
     def options(self, instance_id: str | None) -> dict[str, Any]:
-        """Returns librdkafka's options for membership."""
-        ...
+        """Returns librdkafka's options for membership.
 
-    def assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """Accepts newly assigned partitions at their offsets."""
-        ...
-
-    def unassign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """Gives partitions up."""
-        ...
-
-    def restart(self, consumer: Any, stopped: Sequence[Any], others: Sequence[Any]) -> bool:
-        """Fetches `stopped` again at their offsets; True if `others` began again, too."""
-        ...
-
-
-class ClassicProtocol:
-    """JoinGroup and SyncGroup, range or cooperative-sticky, static or dynamic."""
-
-    idle_after = None
-    heartbeats_on_subscribe = False
-
-    def __init__(self, worker: ClassicWorker) -> None:
-        self._worker = worker
-        self._incremental = worker.assignor == "cooperative-sticky"
-        self.rejoins_after = _OTHERS_HEAR if self._incremental else 0.0
-
-    def options(self, instance_id: str | None) -> dict[str, Any]:
-        """See MemberProtocol.options. A member with an instance id is static."""
+        max.poll.interval.ms is the rebalance timeout of a KIP-848 member.
+        """
         worker = self._worker
-        static = {} if instance_id is None else {"group.instance.id": instance_id}
+        named: dict[str, Any] = {} if instance_id is None else {"group.instance.id": instance_id}
+        if isinstance(worker, ClassicWorker):
+            named["partition.assignment.strategy"] = worker.assignor
+            named["session.timeout.ms"] = int(worker.session_timeout * 1000)
+            named["heartbeat.interval.ms"] = int(worker.heartbeat_interval * 1000)
         return {
-            "group.protocol": "classic",
-            "partition.assignment.strategy": worker.assignor,
-            "session.timeout.ms": int(worker.session_timeout * 1000),
-            "heartbeat.interval.ms": int(worker.heartbeat_interval * 1000),
+            "group.protocol": worker.protocol,
             "max.poll.interval.ms": int(worker.max_poll_interval * 1000),
-            **static,
+            **named,
         }
 
     def assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """See MemberProtocol.assign."""
+        """Accepts newly assigned partitions at their offsets."""
         if self._incremental:
             consumer.incremental_assign(list(partitions))
         else:
             consumer.assign(list(partitions))
 
     def unassign(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        """See MemberProtocol.unassign."""
+        """Gives partitions up."""
         if self._incremental:
             consumer.incremental_unassign(list(partitions))
         else:
             consumer.unassign()
 
     def restart(self, consumer: Any, stopped: Sequence[Any], others: Sequence[Any]) -> bool:
-        """See MemberProtocol.restart. The eager protocol can only replace the whole assignment."""
+        """Fetches `stopped` again at their offsets; True if `others` began again, too.
+
+        The eager protocol can only replace the whole assignment.
+        """
         if self._incremental:
             consumer.incremental_unassign(list(stopped))
             consumer.incremental_assign(list(stopped))
             return False
         consumer.assign([*stopped, *others])
         return True
-
-
-def protocol_of(worker: ClassicWorker | ConsumerWorker) -> MemberProtocol:
-    """Returns the protocol of a `worker` section."""
-    return ConsumerGroup(worker) if isinstance(worker, ConsumerWorker) else ClassicProtocol(worker)
 
 
 def reading_options(worker: ClassicWorker | ConsumerWorker) -> dict[str, Any]:
