@@ -8,10 +8,10 @@ import pytest
 from fleet.act.change import Performer
 from fleet.model import Step, StepKind
 from fleet.slots import Change, Slot, SlotTargets
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.acting.standbys import GROUP, Behaviour, Crowd, Turning
 from tests.support.declared import group_spec
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of, step_of
 
 

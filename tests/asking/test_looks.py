@@ -5,8 +5,8 @@ from dataclasses import replace
 from fleet.clock import ManualClock
 from fleet.commands.ui import changes_now
 from fleet.slots import ChangeState
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 
 

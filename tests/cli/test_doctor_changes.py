@@ -9,10 +9,10 @@ from fleet.commands.doctor import changes, slots, topics
 from fleet.manager.cycle import Fleet
 from fleet.model import Severity, TopicPartition
 from fleet.slots import StoppedPartition
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.clocks import Turning
 from tests.support.declared import group_spec
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 from tests.support.seen_groups import group_seen, member_seen
 from tests.support.snapshots import snapshot_of

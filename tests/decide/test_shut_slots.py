@@ -11,9 +11,9 @@ from fleet.decide.plans import make_plan
 from fleet.manager.cycle import Fleet
 from fleet.model import StepKind
 from fleet.slots import SlotTargets
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.decide.worlds import GROUP, spec, state_snapshot
+from tests.support.memory_slots import Memory, MemoryBackend
 
 TOPICS = {"orders": 12}
 THREE = spec(scaling={"policy": "partitions", "per_worker": 4})

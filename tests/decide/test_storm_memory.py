@@ -8,9 +8,9 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.manager.cycle import Fleet
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.declared import declaration, fleet_spec
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.rebalances import rebalance
 
 NOW = 1000.0

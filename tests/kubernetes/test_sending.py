@@ -25,8 +25,8 @@ from fleet.kubernetes.client.api import (
 from fleet.kubernetes.leases.lease_objects import Damaged
 from fleet.kubernetes.leases.lease_store import PatientStore
 from fleet.slots.backend import Entry, Key, Kind, Value
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 
 TOKEN = "a-token"

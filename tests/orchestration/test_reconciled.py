@@ -17,9 +17,9 @@ from fleet.dagster.asset_keys import definition_name
 from fleet.dagster.reconcile_schedule import RECONCILE
 from fleet.dagster.resources import FleetResource
 from fleet.model import Plan, StepKind
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of, step_of
 
 OURS, NEW = (declaration(name, runtime=ON_KUBERNETES) for name in ("ours", "new"))

@@ -29,8 +29,8 @@ from fleet.lag.lag_columns import Commits
 from fleet.lag.snapshot import Lag
 from fleet.manager.lag_assessment import worst_lag_status
 from fleet.model import GroupState, LagCase
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 

@@ -13,10 +13,10 @@ from fleet.dagster.reconcile_schedule import LEASE_POLL_SECONDS, TICK_DEADLINE, 
 from fleet.errors import Refused
 from fleet.manager.cycle import Fleet
 from fleet.slots import Pause
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.orchestration.made import group, spec
 from tests.support.clocks import Turning
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 
 MINUTE = 60.0

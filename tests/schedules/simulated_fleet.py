@@ -17,7 +17,6 @@ from fleet.model import GroupState, Plan
 from fleet.model.rebalances import RebalanceCounts
 from fleet.slots import Change, Slot, SlotTargets, WorkerProcess
 from fleet.slots.backend import Key, Kind, SlotTargetsRecord, Value
-from fleet.slots.memory import Memory
 from fleet.slots.store import Store
 from tests.schedules.invariants import Invariants
 from tests.schedules.simulated_broker import GROUP, SimulatedBroker
@@ -28,6 +27,7 @@ from tests.schedules.simulated_topic import SimulatedTopic, Work
 from tests.schedules.simulated_worker import SimulatedWorker
 from tests.schedules.weather import Connection, Weather, store_of
 from tests.support.declared import group_spec
+from tests.support.memory_slots import Memory
 from tests.support.rebalances import rebalance
 
 LEASE, SESSION, HEARTBEAT, DRAIN, MAX_POLL = 9.0, 18.0, 3.0, 3.0, 18.0

@@ -10,9 +10,9 @@ from enum import StrEnum
 from fleet.errors import Unreachable
 from fleet.slots import Slot
 from fleet.slots.backend import Entry, Key, Kind, MapValues, SlotTargetsRecord, Space, Value
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from tests.schedules.simulated_time import Process
+from tests.support.memory_slots import Memory, MemoryBackend
 
 OVERTAKEN = 0.3
 """How often others go first before a request."""

@@ -15,8 +15,8 @@ from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.slots import Slot
 from fleet.slots.backend import Entry, Key, SlotTargetsRecord, Value
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
+from tests.support.memory_slots import Memory, MemoryBackend
 
 
 class Stopped(BaseException):

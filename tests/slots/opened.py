@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fleet.clock import Clock, ManualClock, SystemClock
 from fleet.slots.backend import KEPT_CHANGES
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import SqliteStore
 from fleet.slots.store import Store
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.waiting import until
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.slots import Slot, SlotTargets, sqlite
 from fleet.slots.evidence import Evidence, LeaseWatch
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.sqlite import DATABASE, SqliteStore
 from fleet.slots.store import Store
 from fleet.worker.slot.leave_completion import LeaveCompleter
@@ -21,6 +20,7 @@ from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.acting.standbys import Turning
 from tests.support.batch_parts import events_of, worker_context
 from tests.support.declared import group_spec, settings_of
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 
 GROUP = "g"

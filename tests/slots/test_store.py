@@ -20,11 +20,11 @@ from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import ExpectedCost, Plan, Receipt, Step
 from fleet.slots import Change, Phase, Slot, SlotTargets, WorkerReport, codec, transitions
 from fleet.slots.backend import Entry, Key, Value
-from fleet.slots.memory import Memory, MemoryBackend
 from fleet.slots.store import Store
 from fleet.slots.transitions import Event, IllegalMove, phase_after
 from tests.slots.opened import GROUP, sqlite
 from tests.support.memory_server import MemoryServer
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 from tests.support.sampling import examples
 from tests.support.waiting import until

@@ -1,4 +1,4 @@
-"""Slots in this process's memory, for simulations and tests.
+"""Slots in this process's memory, for simulated schedules and tests.
 
 Several stores may share one `Memory`, as processes share a file. Nothing is durable.
 """
