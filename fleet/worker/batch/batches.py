@@ -9,10 +9,11 @@ inside. Cost: a batch in memory, at most 64 MiB of values beside librdkafka's pr
 """
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError
@@ -106,49 +107,53 @@ QUICK: Final = 0.25
 function of the user's asks a server for it), several tasks are worth their cost."""
 
 
-class Prepared(Protocol):
+@dataclass(kw_only=True)
+class Prepared(ABC):
     """A closed batch: its ranges, and the records as a DataFrame when asked."""
 
-    @property
-    def ranges(self) -> tuple[BatchRange, ...]:
-        """Returns one range per partition, each with start < end."""
-        ...
+    ranges: tuple[BatchRange, ...]
+    """One range per partition, each with start < end."""
 
     @property
+    @abstractmethod
     def records(self) -> int:
         """Returns the number of records (an estimate if the reading mode does not know)."""
-        ...
 
-    def gathered(self, seconds: float) -> bool:
-        """Whether `frame` need not wait; waits at most so long for that."""
-        ...
-
+    @abstractmethod
     def frame(self, spark: Any) -> Any:
         """Returns the records as a DataFrame with the columns of Spark's Kafka source."""
-        ...
+
+    @abstractmethod
+    def _of(self, ranges: tuple[BatchRange, ...]) -> "Prepared":
+        """Returns the records of these ranges, which are within its own."""
+
+    def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - most need not wait
+        """Whether `frame` need not wait; waits at most so long for that."""
+        return True
 
     def only(self, tps: Iterable[TopicPartition]) -> "Prepared":
         """Returns the same batch with just these partitions."""
-        ...
+        kept = frozenset(tps)
+        return self._of(tuple(each for each in self.ranges if each.tp in kept))
 
     def part(self, tp: TopicPartition, start: int, end: int) -> "Prepared":
         """Returns the records of [start, end) of one partition; that range is within its own."""
-        ...
+        (whole,) = (each for each in self.ranges if each.tp == tp)
+        return self._of((replace(whole, start=start, end=end),))
 
     def holds_records(self, spark: Any) -> bool:
         """Whether it has a record at all: offsets may be markers, or compacted."""
-        ...
+        return bool(self.frame(spark).limit(1).count())
 
     def rows(self, spark: Any) -> pa.Table:
         """Returns the records themselves; called only for a part of very few."""
-        ...
+        return self.frame(spark).toArrow()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InlineBatch:
+@dataclass(kw_only=True)
+class InlineBatch(Prepared):
     """A closed batch with its records, per partition."""
 
-    ranges: tuple[BatchRange, ...]
     tables: Mapping[TopicPartition, pa.Table]
     one_task: bool = False
     """Whether the DataFrame has one partition; else as many as Spark has cores."""
@@ -163,43 +168,28 @@ class InlineBatch:
         tables = [self.tables[each.tp] for each in self.ranges if each.tp in self.tables]
         return pa.concat_tables(tables) if tables else no_rows()
 
-    def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - it has them here
-        """See Prepared.gathered."""
-        return True
-
     def frame(self, spark: Any) -> Any:
         """Returns the records as a DataFrame."""
         from fleet.worker.batch.spark_link import frame_of  # noqa: PLC0415 - pyspark only when it runs
 
         return frame_of(spark, self.table(), one_task=self.one_task)
 
-    def only(self, tps: Iterable[TopicPartition]) -> "InlineBatch":
-        """Returns the same batch with just these partitions."""
-        kept = frozenset(tps)
-        return replace(
-            self,
-            ranges=tuple(each for each in self.ranges if each.tp in kept),
-            tables={tp: table for tp, table in self.tables.items() if tp in kept},
-        )
-
-    def part(self, tp: TopicPartition, start: int, end: int) -> "InlineBatch":
-        """See Prepared.part."""
-        (whole,) = (each for each in self.ranges if each.tp == tp)
-        table = self.tables.get(tp, no_rows())
-        first, after = table["offset"].to_numpy().searchsorted([start, end])
-        return replace(
-            self,
-            ranges=(replace(whole, start=start, end=end),),
-            # A copy: PySpark's conversion takes no slice whose bitmap begins inside a byte.
-            tables={tp: table.take(pa.array(range(first, after), pa.int64()))},
-        )
+    def _of(self, ranges: tuple[BatchRange, ...]) -> "InlineBatch":
+        tables = {each.tp: self.tables[each.tp] for each in ranges if each.tp in self.tables}
+        for each in ranges:
+            if each not in self.ranges and each.tp in tables:
+                table = tables[each.tp]
+                first, after = table["offset"].to_numpy().searchsorted([each.start, each.end])
+                # A copy: PySpark's conversion takes no slice whose bitmap begins inside a byte.
+                tables[each.tp] = table.take(pa.array(range(first, after), pa.int64()))
+        return replace(self, ranges=ranges, tables=tables)
 
     def holds_records(self, spark: Any) -> bool:  # noqa: ARG002 - it has them here
-        """See Prepared.holds_records."""
+        """Whether it has a record at all."""
         return self.records > 0
 
     def rows(self, spark: Any) -> pa.Table:  # noqa: ARG002 - it has them here
-        """See Prepared.rows."""
+        """Returns the records themselves."""
         return self.table()
 
 

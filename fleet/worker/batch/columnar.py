@@ -13,7 +13,7 @@ import shutil
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +23,6 @@ import pyarrow as pa
 from fleet.kafka_source.arrow_arrays import binaries
 from fleet.kafka_source.columns import SCHEMA, spark_schema
 from fleet.kafka_source.failures import text_of
-from fleet.model import TopicPartition
-from fleet.model.batch_context import BatchRange
 from fleet.system.memory_files import MemoryFolder, free_bytes, memory_place
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import is_spark_failure
@@ -162,30 +160,23 @@ Read = Callable[[NamedBatch, Callable[[], None]], Any]
 """(batch, check) → its records as tables; `check` raises if they are not wanted any more."""
 
 
-class ColumnarBatch:
-    """A closed batch whose records are gathered meanwhile; else the batch by ranges that it is."""
+class ColumnarBatch(NamedBatch):
+    """A closed batch whose records are gathered meanwhile; else the batch by ranges that it is.
+
+    Whatever is cut from it is read from the log.
+    """
 
     def __init__(
         self, named: NamedBatch, gathering: Gathering, doubt: Callable[[str], None]
     ) -> None:
-        self._named = named
+        super().__init__(ranges=named.ranges, read=named.read)
         self._gathering = gathering
         self._doubt = doubt
         self._given = False
         weakref.finalize(self, gathering.drop)
 
-    @property
-    def ranges(self) -> tuple[BatchRange, ...]:
-        """See Prepared.ranges."""
-        return self._named.ranges
-
-    @property
-    def records(self) -> int:
-        """Returns how many offsets, as by ranges: an upper bound."""
-        return self._named.records
-
     def gathered(self, seconds: float) -> bool:
-        """See Prepared.gathered."""
+        """Whether all records are in its files; waits at most so long for that."""
         return self._gathering.ended(seconds)
 
     def frame(self, spark: Any) -> Any:
@@ -197,23 +188,7 @@ class ColumnarBatch:
             self._doubt("a batch was tried again")
         elif self._gathering.whole:
             return frame_of_files(spark, self._gathering.path)
-        return self._named.frame(spark)
-
-    def only(self, tps: Iterable[TopicPartition]) -> NamedBatch:
-        """See Prepared.only: from the log, like everything that is cut again."""
-        return self._named.only(tps)
-
-    def part(self, tp: TopicPartition, start: int, end: int) -> NamedBatch:
-        """See Prepared.part."""
-        return self._named.part(tp, start, end)
-
-    def holds_records(self, spark: Any) -> bool:
-        """See Prepared.holds_records."""
-        return self._named.holds_records(spark)
-
-    def rows(self, spark: Any) -> pa.Table:
-        """See Prepared.rows."""
-        return self._named.rows(spark)
+        return super().frame(spark)
 
 
 class Columnar:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-import pyarrow as pa
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # not in __all__
@@ -21,7 +20,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # no
 from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
-from fleet.worker.batch.batches import Part
+from fleet.worker.batch.batches import Part, Prepared
 from fleet.worker.events import list_names
 
 # *Seen* (librdkafka 2.16.1): a request to a leader that was killed a moment before is answered
@@ -47,11 +46,10 @@ def listed_or_none(future: Any) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedBatch:
+@dataclass(kw_only=True)
+class NamedBatch(Prepared):
     """A closed batch that has no records, only their ranges."""
 
-    ranges: tuple[BatchRange, ...]
     read: Callable[[Any, Sequence[OffsetRange]], Any]
     """(SparkSession, ranges) → DataFrame."""
 
@@ -65,39 +63,17 @@ class NamedBatch:
         """Returns the ranges to read."""
         return [OffsetRange(r.topic, r.partition, r.start, r.end) for r in self.ranges]
 
-    def gathered(self, seconds: float) -> bool:  # noqa: ARG002 - Spark's tasks read them
-        """See Prepared.gathered."""
-        return True
-
     def frame(self, spark: Any) -> Any:
         """Returns the records as a DataFrame; nothing is read before Spark asks."""
         return self.read(spark, self.wanted)
 
-    def only(self, tps: Iterable[TopicPartition]) -> "NamedBatch":
-        """Returns the same batch with just these partitions."""
-        kept = frozenset(tps)
-        return NamedBatch(
-            ranges=tuple(each for each in self.ranges if each.tp in kept), read=self.read
-        )
-
-    def part(self, tp: TopicPartition, start: int, end: int) -> "NamedBatch":
-        """See Prepared.part."""
-        (whole,) = (each for each in self.ranges if each.tp == tp)
-        return NamedBatch(ranges=(replace(whole, start=start, end=end),), read=self.read)
-
     def before(self, tp: TopicPartition, offset: int) -> "NamedBatch":
         """Returns the same batch with only what is before an offset of one partition."""
-        kept = self.only(each.tp for each in self.ranges if each.tp != tp or each.start < offset)
-        cut = [replace(each, end=offset) if each.tp == tp else each for each in kept.ranges]
-        return replace(kept, ranges=tuple(cut))
+        kept = (each for each in self.ranges if each.tp != tp or each.start < offset)
+        return self._of(tuple(replace(e, end=offset) if e.tp == tp else e for e in kept))
 
-    def holds_records(self, spark: Any) -> bool:
-        """See Prepared.holds_records: Spark looks for a first one."""
-        return bool(self.frame(spark).limit(1).count())
-
-    def rows(self, spark: Any) -> pa.Table:
-        """See Prepared.rows: Spark reads them and returns them."""
-        return self.frame(spark).toArrow()
+    def _of(self, ranges: tuple[BatchRange, ...]) -> "NamedBatch":
+        return NamedBatch(ranges=ranges, read=self.read)
 
 
 @dataclass(slots=True, kw_only=True)
