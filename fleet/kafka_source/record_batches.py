@@ -10,7 +10,7 @@ than Kafka 0.11 are read record by record.
 Source: Kafka's protocol guide, "Record Batch"; KIP-98 (transactions, control batches).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -395,3 +395,36 @@ def _markers(data: bytes, place: int, table: Mapping[str, Ints], row: int) -> It
     kind = int.from_bytes(data[key + 2 : key + 4], "big")
     if kind <= 1:
         yield Marker(int(table["base"][row]), int(table["producer"][row]), kind == 1)
+
+
+def select_committed(
+    found: Cut, aborted: Sequence[tuple[int, int]]
+) -> npt.NDArray[np.bool_] | None:
+    """Returns for each batch of a Fetch answer whether it stays; None if all do.
+
+    aborted: producer and first offset of each aborted transaction, as the broker answers. Its
+    batches lie between that offset and its abort marker in the log (KIP-98).
+    """
+    if not aborted:
+        return None
+    batches = found.batches
+    to_come = sorted(aborted, key=lambda each: each[1])
+    ends = [(marker.offset, marker.producer) for marker in found.markers if not marker.committed]
+    open_now: set[int] = set()
+    stays = np.ones(len(batches.base), np.bool_)
+    rows = zip(
+        batches.base.tolist(), batches.after.tolist(), batches.producer.tolist(), strict=True
+    )
+    for row, (base, after, producer) in enumerate(rows):
+        while ends and ends[0][0] < base:
+            offset, ended = ends.pop(0)
+            _begin(open_now, to_come, before=offset)
+            open_now.discard(ended)
+        _begin(open_now, to_come, before=after)
+        stays[row] = producer not in open_now
+    return stays
+
+
+def _begin(open_now: set[int], to_come: list[tuple[int, int]], *, before: int) -> None:
+    while to_come and to_come[0][1] < before:
+        open_now.add(to_come.pop(0)[0])

@@ -30,10 +30,8 @@ FORMAT: Final = "fleet_kafka"
 _REGISTERED: Final = "_fleet_kafka_cores"
 _OURS: Final = (
     *("arrow_arrays", "batch_fetcher", "bounds", "columns", "connections", "failures", "login"),
-    *("pieces", "record_batches", "record_fields", "source", "tasks", "transactions"),
+    *("pieces", "record_batches", "record_fields", "source", "tasks"),
 )
-"""Modules of this package that a task runs. None of them may be imported as a module by another: a
-function carries what it uses, a module everything in it."""
 SENT: Final = ("fleet.system.closing", *(f"{__package__}.{name}" for name in _OURS))
 """Modules of this room that a task runs. None of them may be named as a module by another: a
 function takes along what it uses, a module everything that stands in it."""

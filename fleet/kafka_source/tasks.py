@@ -32,9 +32,8 @@ from fleet.kafka_source.failures import (
     code_named,
 )
 from fleet.kafka_source.pieces import OffsetRange, Piece
-from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut
+from fleet.kafka_source.record_batches import Cut, DamagedBatch, before, cut, select_committed
 from fleet.kafka_source.record_fields import Fields, Ints, fields
-from fleet.kafka_source.transactions import select_committed
 
 _NEEDED = {"kafka": "kafka-python", "google_crc32c": "google-crc32c"}
 READ_TIMEOUT = 20.0

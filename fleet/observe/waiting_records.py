@@ -17,9 +17,8 @@ from typing import Any, Final
 from fleet.kafka_source.batch_fetcher import BatchFetcher, FetchedPart
 from fleet.kafka_source.bounds import LATEST, Where, leaders_of, list_offsets
 from fleet.kafka_source.connections import Connections, NoAnswer
-from fleet.kafka_source.record_batches import DamagedBatch, cut
+from fleet.kafka_source.record_batches import DamagedBatch, cut, select_committed
 from fleet.kafka_source.record_fields import fields
-from fleet.kafka_source.transactions import select_committed
 from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import CASES, Snapshot
 from fleet.model import LagCase, TopicPartition

@@ -25,10 +25,10 @@ import fleet.worker.slot.process
 from fleet.act.local import local_runtime
 from fleet.kafka_source.columns import no_rows
 from fleet.kubernetes import kind
-from fleet.worker.batch.pandas_on_demand import pandas_on_demand
+from fleet.worker.batch.spark_link import pandas_on_demand
 with pandas_on_demand():
     import pyspark.sql.connect.session as connect
-from fleet.worker.batch.spark_token import BearerChannel
+import pyspark.sql.connect.client
 assert no_rows().num_rows == 0
 assert {column.num_chunks for column in no_rows().columns} == {1}  # PySpark's own JVM takes no 0
 assert not isinstance(no_rows(), connect.pd.DataFrame)
@@ -107,7 +107,7 @@ def test_what_the_stand_in_does_not_know_loads_pandas() -> None:
         """
 import pickle, sys
 from pyspark import cloudpickle
-from fleet.worker.batch.pandas_on_demand import pandas_on_demand
+from fleet.worker.batch.spark_link import pandas_on_demand
 with pandas_on_demand():
     import pandas as held
     from pandas.api.types import is_datetime64_dtype as predicate

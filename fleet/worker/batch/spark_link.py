@@ -9,9 +9,13 @@ test.
 """
 
 import contextlib
+import importlib
+import importlib.metadata
 import os
+import sys
 import threading
 import traceback
+import types
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,7 +31,6 @@ from fleet.kafka_source.columns import spark_schema
 from fleet.kafka_source.failures import text_of
 from fleet.system import class_sharing, spark_python
 from fleet.system.processes import CONNECT
-from fleet.worker.batch.pandas_on_demand import pandas_on_demand
 
 _POLL: Final = 0.2
 _CURE_SECONDS: Final = 5.0
@@ -281,9 +284,7 @@ class SparkLink:
         token = self._token()
         if token is None:
             return url
-        from fleet.worker.batch.spark_token import BearerChannel  # noqa: PLC0415 - loads PySpark
-
-        return BearerChannel(url, token)
+        return _bearer_channel(url, token)
 
     def _open_local(self, master: str) -> Any:
         before_pyspark()
@@ -310,6 +311,31 @@ class SparkLink:
         if session is not None:
             with contextlib.suppress(Exception):
                 session.stop()
+
+
+def _bearer_channel(url: str, bearer: str) -> Any:
+    """Returns a channel without TLS whose calls carry a token.
+
+    PySpark 4.3's client uses TLS as soon as it has a token, unless the server's name is
+    `localhost`, and a Connect server cannot use TLS itself. So each call sends the header that the
+    server compares. Cost: a listener on the network between the two can read the token.
+    """
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+
+    class BearerChannel(DefaultChannelBuilder):
+        """PySpark's documented extension point."""
+
+        @property
+        def token(self) -> str | None:
+            return bearer
+
+        def toChannel(self) -> Any:  # noqa: N802 - PySpark's name
+            return self._insecure_channel(self.endpoint)  # whatever the environment says of tokens
+
+        def metadata(self) -> Any:
+            return [*super().metadata(), ("authorization", f"Bearer {bearer}")]
+
+    return BearerChannel(url)
 
 
 def load_client() -> Any:
@@ -437,3 +463,88 @@ def first_line(error: BaseException, *, most: int | None = 300) -> str:
     lines = [line.strip() for line in text_of(error).splitlines() if line.strip()]
     detail = next((line for line in lines if line.startswith("details =")), None)
     return (detail or (lines[0] if lines else type(error).__name__))[:most]
+
+
+# PySpark's Connect client imports pandas, 33 MB and a quarter second of CPU. It needs only its
+# version and a check for pandas DataFrames, which most jobs never pass. So while the client is
+# imported, a stand-in module replaces pandas. It knows the version, and that nothing is a DataFrame
+# while pandas is not loaded. Any other attribute loads the real one. Cost: names that PySpark takes
+# from pandas are listed here.
+
+_PANDAS: Final = "pandas"
+_TYPES: Final = "pandas.api.types"
+_PREDICATES: Final = ("is_datetime64_dtype", "is_timedelta64_dtype")
+"""What PySpark takes by name from pandas.api.types, to call it with columns of a DataFrame."""
+
+
+@contextlib.contextmanager
+def pandas_on_demand() -> Iterator[None]:
+    """Makes imports of pandas in this block get the stand-in; import nothing else in it."""
+    version = _version()
+    if version is None or any(name.partition(".")[0] == _PANDAS for name in sys.modules):
+        yield
+        return
+    standing = {
+        _PANDAS: _stand_in(_PANDAS, __version__=version, DataFrame=_DataFrame),
+        _TYPES: _stand_in(_TYPES, **{name: _predicate(name) for name in _PREDICATES}),
+    }
+    sys.modules.update(standing)
+    try:
+        yield
+    finally:
+        _withdraw()
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version(_PANDAS)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class _StandIn(str):
+    """Marks a stand-in among modules, which need the plain type to be pickled by name."""
+
+    __slots__ = ()
+
+
+def _stand_in(name: str, **known: Any) -> types.ModuleType:
+    made = types.ModuleType(name, _StandIn("Loads the real module when it is used."))
+
+    def attribute(wanted: str) -> Any:
+        if name == _TYPES and wanted == "__path__":  # `from pandas.api.types import …` looks at it
+            raise AttributeError(wanted)
+        return getattr(_real(name), wanted)
+
+    made.__dict__.update(known, __getattr__=attribute)
+    return made
+
+
+def _real(name: str) -> types.ModuleType:
+    _withdraw()
+    return importlib.import_module(name)
+
+
+def _withdraw() -> None:
+    for name in (_PANDAS, _TYPES):
+        module = sys.modules.get(name)
+        if module is not None and isinstance(module.__doc__, _StandIn):
+            del sys.modules[name]
+
+
+class _Frames(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        """Checks against the real class, once it is loaded."""
+        real = getattr(sys.modules.get(_PANDAS), "DataFrame", cls)
+        return real is not cls and isinstance(instance, real)
+
+
+class _DataFrame(metaclass=_Frames):
+    """Stands for pandas.DataFrame in a check of types and in annotations."""
+
+
+def _predicate(name: str) -> Any:
+    def predicate(column: Any) -> bool:
+        return bool(getattr(_real(_TYPES), name)(column))
+
+    return predicate

@@ -34,9 +34,8 @@ from fleet.worker.batch.spark_link import load_client
 
 _LOADED: Final = (
     "fleet.worker.batch.entrypoint",
-    "fleet.worker.batch.entrypoint",
-    "fleet.worker.batch.spark_token",
     "fleet.worker.slot.process",
+    "pyspark.sql.connect.client",
 )
 """What a worker imports until it is a warm standby, except Spark's client and its runtime."""
 READY: Final = b"ready"
