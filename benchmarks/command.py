@@ -1,19 +1,18 @@
 """What the commands of benchmarks share: options, the run, the answer.
 
-A benchmark is a module with options, a run, a result, and the command that reads the options.
+A benchmark is a module with options, a run, a result, and the command that reads the options. The
+answer is one YAML document: the result's figures by their names, then its goals.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import yaml
 
 from benchmarks.figures import BenchmarkResult
 from fleet.clock import SystemClock
-from fleet.commands.answers import print_json, stdout, table
-from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
 from fleet.commands.screen import Progress
 from fleet.demo.interrupts import interruptible
 from fleet.system.home import fleet_home
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 
-output_option = click.option(
-    "--output",
-    "-o",
-    type=click.Choice(["table", "json"]),
-    default="table",
-    show_default=True,
-    help="Output format; JSON is described in benchmarks/json.md.",
-)
 protocol_option = click.option(
     "--protocol",
     type=click.Choice([*PROTOCOLS, "all"]),
@@ -43,16 +34,13 @@ protocol_option = click.option(
 
 def number_option(
     name: str,
-    default: float | None,
+    default: float,
     help: str,  # noqa: A002 - click's word
     least: int = 0,
     most: int | None = None,
-    *,
-    kind: type[int | float] | None = None,
-    metavar: str | None = None,
 ) -> Callable[..., Any]:
-    """An option that is a number within these; kind: of what has no default."""
-    is_float = (kind or type(default)) is float
+    """An option that is a number within these: seconds where its default has a point."""
+    is_float = isinstance(default, float)
     allowed: click.ParamType[Any] = (
         click.FloatRange(least, most) if is_float else click.IntRange(least, most)
     )
@@ -60,29 +48,17 @@ def number_option(
         name,
         type=allowed,
         default=default,
-        show_default=default is not None,
-        metavar=metavar or ("SECONDS" if is_float else "N"),
+        show_default=True,
+        metavar="SECONDS" if is_float else "N",
         help=help,
     )
 
 
 rate_option = number_option("--rate", 300, "Records per second over all partitions.", 10, 100_000)
-
-
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What every benchmark that `measure` runs takes: passes quick, keep and output."""
-    for option in reversed(
-        (
-            click.option(
-                "--quick", is_flag=True, help="Run a small form that only shows that it works."
-            ),
-            click.option("--keep", is_flag=True, help="Keep the broker's data and all logs."),
-            output_option,
-            verbose_option,
-        )
-    ):
-        command = option(command)
-    return command
+quick_option = click.option(
+    "--quick", is_flag=True, help="Run a small form that only shows that it works."
+)
+keep_option = click.option("--keep", is_flag=True, help="Keep the broker's data and all logs.")
 
 
 @contextlib.contextmanager
@@ -95,6 +71,11 @@ def running(name: str) -> "Iterator[tuple[Say, Callable[[], None]]]":
         yield say, ending.start
 
 
+def wanted_protocols(protocol: str) -> tuple[str, ...]:
+    """What `protocol_option` asks for."""
+    return PROTOCOLS if protocol == "all" else (protocol,)
+
+
 def measure(
     name: str,
     *,
@@ -102,13 +83,11 @@ def measure(
     partitions: int,
     rate: int,
     keep: bool,
-    output: str,
     run: "Callable[[Ground, str], BenchmarkResult]",
 ) -> None:
     """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal."""
     from benchmarks.ground import Ground  # noqa: PLC0415 - loads nearly all of Fleet
 
-    wanted = PROTOCOLS if protocol == "all" else (protocol,)
     with (
         running(name) as (say, ending),
         Ground(
@@ -121,57 +100,17 @@ def measure(
             keep=keep,
         ) as ground,
     ):
-        kept = ground.home if keep else None
-        results = [run(ground, each) for each in wanted]
-    if output == "json":
-        print_json(of_protocols(name, results, kept))
-    else:
-        console = stdout()
-        for result in results:
-            console.print(f"[bold]{result.figures()['protocol']}[/bold]")
-            print_result(result)
-        if kept is not None:
-            console.print(f"data and logs: {kept}", markup=False, soft_wrap=True)
-    click.get_current_context().exit(0 if _met(results) else 1)
+        results = [run(ground, each) for each in wanted_protocols(protocol)]
+    tell(name, results, **({"home": str(ground.home)} if keep else {}))
 
 
-def _met(results: Sequence[BenchmarkResult]) -> bool:
-    return bool(results) and all(result.met for result in results)
-
-
-def of_protocols(
-    name: str, results: Sequence[BenchmarkResult], kept: Path | None
-) -> dict[str, Any]:
-    """The JSON answer of a benchmark on one protocol or more."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "bench": name,
-        "met": _met(results),
-        "protocols": [result.as_json() for result in results],
-        "home": None if kept is None else str(kept),
-    }
-
-
-def answer(name: str, result: BenchmarkResult) -> dict[str, Any]:
-    """The JSON answer of any other."""
-    return {"schema_version": SCHEMA_VERSION, "bench": name, **result.as_json()}
-
-
-def tell(name: str, result: BenchmarkResult, output: str) -> None:
+def tell(name: str, results: Sequence[BenchmarkResult], **more: str) -> None:
     """Print the answer, and exit 1 on a missed goal."""
-    if output == "json":
-        print_json(answer(name, result))
-    else:
-        print_result(result)
-    click.get_current_context().exit(0 if result.met else 1)
+    answers = [each.answer() for each in results]
+    print_yaml({"bench": name, **more, "results": answers})
+    click.get_current_context().exit(0 if all(each.met for each in results) else 1)
 
 
-def print_result(result: BenchmarkResult) -> None:
-    """A benchmark's table, and under it its remarks and goals."""
-    head, *lines = result.rows()
-    shown = table(*head, right=head[result.names :])
-    for line in lines:
-        shown.add_row(*line)
-    stdout().print(shown)
-    for sentence in (*result.remarks(), *(goal.sentence() for goal in result.goals())):
-        stdout().print(f"  {sentence}", markup=False, soft_wrap=True)
+def print_yaml(answer: dict[str, Any]) -> None:
+    """Prints one document."""
+    click.echo(yaml.safe_dump(answer, sort_keys=False, allow_unicode=True, width=100), nl=False)

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,25 +71,13 @@ class Goal:
         bound = f"{'≥' if self.at_least else '≤'} {_short(self.limit)}"
         return f"{'met' if self.met else 'MISSED'}: {self.what} {bound}: {found}"
 
-    def as_json(self) -> dict[str, Any]:
-        """An element of `goals`."""
-        known = None if self.measured is None else round(self.measured, 4)
-        return {
-            "goal": self.what,
-            "limit": round(self.limit, 4),
-            "measured": known,
-            "met": self.met,
-        }
-
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: floats to a thousandth, a dataclass by its fields or its own `as_json`."""
-    if hasattr(value, "as_json"):
-        return plain(value.as_json())
+    """As YAML has it: floats to a thousandth, a dataclass by its fields."""
     if is_dataclass(value):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
@@ -100,37 +88,29 @@ def plain(value: Any) -> Any:
 
 
 class BenchmarkResult(ABC):
-    """What a benchmark found: its goals, whether it is met, and its JSON, the same way for all."""
-
-    __slots__ = ()
-    names: ClassVar[int] = 1
-    """How many columns of its table hold no figures."""
+    """What a benchmark found: a dataclass whose fields are figures, and its goals."""
 
     @abstractmethod
     def goals(self) -> tuple[Goal, ...]:
         """What is held against the figures."""
 
-    @abstractmethod
     def figures(self) -> dict[str, Any]:
-        """The figures of its JSON, without the goals; `plain` makes them so."""
-
-    @abstractmethod
-    def rows(self) -> list[tuple[str, ...]]:
-        """For people: a table's headings, then its lines."""
-
-    @abstractmethod
-    def remarks(self) -> list[str]:
-        """What the table has no column for."""
+        """All fields; a result adds what follows from them."""
+        return dict(plain(self))
 
     @property
     def met(self) -> bool:
         """Every goal is met."""
         return all_met(self.goals())
 
-    def as_json(self) -> dict[str, Any]:
+    def missed(self) -> list[str]:
+        """The goals that are not."""
+        return [goal.what for goal in self.goals() if not goal.met]
+
+    def answer(self) -> dict[str, Any]:
         """The figures and the goals."""
-        goals = [goal.as_json() for goal in self.goals()]  # a limit has four places
-        return {**plain(self.figures()), "goals": goals}
+        goals = [goal.sentence() for goal in self.goals()]
+        return {**plain(self.figures()), "met": self.met, "goals": goals}
 
 
 def all_met(goals: Sequence[Goal]) -> bool:

@@ -22,14 +22,13 @@ from typing import Any, Final
 import click
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.command import number_option, output_option, running, tell
+from benchmarks.command import number_option, running, tell
 from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, Pids, below, peak
 from benchmarks.ground import homes, owned_by_benchmark
 from benchmarks.offset_commits import GROUPS, arrays, write
 from fleet.act import spark_server
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.history.pipeline import Recorder
 from fleet.history.tables import Tables
@@ -74,44 +73,6 @@ class RecordingResult:
     def rate(self) -> float:
         """Commits per second into tables."""
         return self.commits / self.seconds
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures for `-o json`."""
-        return {
-            "commits": self.commits,
-            "commits_per_second": round(self.rate),
-            "ratio_to_burrow": self.rate / BURROW,
-            "rows": self.rows,
-            "missing": self.missing,
-            "seconds": self.seconds,
-            "catching_up": {
-                "commits": _RESTART,
-                "seconds": self.again_seconds,
-                "process_seconds": self.process_seconds,
-                "nothing_new_seconds": self.nothing_seconds,
-            },
-            "memory_mb": {name: round(size) for name, size in self.memory.items()},
-            "cpu_seconds": self.cpu,
-        }
-
-    def sentences(self) -> list[str]:
-        """Describes the figures in sentences."""
-        memory = ", ".join(f"{name} {size:.0f} MB" for name, size in self.memory.items())
-        return [
-            f"{self.rows:,} rows stand for {self.commits:,} commits, read in {self.seconds:.1f} s",
-            (
-                f"{_RESTART:,} new commits after a restart: {self.again_seconds:.1f} s, with the "
-                f"process {self.process_seconds:.1f} s; nothing new: {self.nothing_seconds:.2f} s"
-            ),
-            f"peak memory: {memory}",
-            f"CPU: {cpu_text(self.cpu, self.commits)}",
-        ]
-
-
-def cpu_text(cpu: Mapping[str, float], commits: int) -> str:
-    """Seconds by process, and of all of them microseconds a commit."""
-    each = ", ".join(f"{name} {spent:.2f} s" for name, spent in cpu.items())
-    return f"{each}; {sum(cpu.values()) / commits * 1e6:.2f} µs a commit"
 
 
 def record(
@@ -241,7 +202,7 @@ class HistoryOptions:
     """A row of `commits` for each commit."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class HistoryResult(BenchmarkResult):
     """Records per second: of the decoder on one core by mix, of two bare consumers by way."""
 
@@ -285,35 +246,13 @@ class HistoryResult(BenchmarkResult):
         )
 
     def figures(self) -> dict[str, Any]:
-        """Returns the figures for JSON."""
+        """With the rates that the goals are about."""
+        found = self.recorded
         return {
-            "met": self.met,
-            "commits": self.options.commits,
-            "decoder_records_per_second": {n: round(rate) for n, rate in self.decoder.items()},
-            "bare_records_per_second": {n: round(rate) for n, rate in self.bare.items()},
-            "bare_cpu_seconds": self.bare_cpu,
-            "recorded": self.recorded,
-            "ratio_to_bare_consumers": self.ratio,
+            **super().figures(),
+            "into_tables": None if found is None else found.rate,
+            "to_bare_consumers": self.ratio,
         }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Returns the rows of the table."""
-        rates = {
-            **{f"decoder alone, one core: {name}": rate for name, rate in self.decoder.items()},
-            **{f"two bare consumers, {name}": rate for name, rate in self.bare.items()},
-            **({} if self.recorded is None else {"into tables": self.recorded.rate}),
-        }
-        return [("", "records/s"), *((name, f"{rate:,.0f}") for name, rate in rates.items())]
-
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        return [
-            *(() if self.recorded is None else self.recorded.sentences()),
-            *(
-                f"CPU of two bare consumers, {name}: {cpu_text(spent, self.options.commits)}"
-                for name, spent in self.bare_cpu.items()
-            ),
-        ]
 
 
 def run(
@@ -454,12 +393,8 @@ def _read(options: dict[str, Any], partitions: list[int], ready: Any, told: Any)
 @number_option(
     "--commits", 2_000_000, "Number of offset commits on the topic.", 10_000, 100_000_000
 )
-@click.option(
-    "--every-commit", is_flag=True, help="Record every commit, not only the last of 10 s."
-)
-@output_option
-@verbose_option
-def history(*, commits: int, every_commit: bool, output: str) -> None:
+@click.option("--every", is_flag=True, help="Record every commit, not only the last of 10 s.")
+def history(**wanted: Any) -> None:
     """Record offset commits, beside what bare consumers read.
 
     Commits of 2,000 groups are written to a broker of the benchmark's own. Goal: the vectorised
@@ -470,8 +405,7 @@ def history(*, commits: int, every_commit: bool, output: str) -> None:
     it what catching up after a restart takes, and the peak of memory. About two minutes.
     """
     clock = SystemClock()
-    options = HistoryOptions(commits=commits, every=every_commit)
     home = homes(fleet_home()) / f"history-{int(clock.now())}"
     with running("history") as (say, ending):
-        result = run(options, home=home, clock=clock, say=say, ending=ending)
-    tell("history", result, output)
+        result = run(HistoryOptions(**wanted), home=home, clock=clock, say=say, ending=ending)
+    tell("history", [result])

@@ -32,12 +32,11 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from benchmarks.command import number_option, output_option, running, tell
+from benchmarks.command import number_option, running, tell
 from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, Spread, all_met, peak, ratio, spread
 from benchmarks.ground import homes, owned_by_benchmark
 from fleet.broker import Broker
 from fleet.clock import Clock, SystemClock
-from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.observe.admin import Observer
 from fleet.system.home import fleet_home, write_whole
@@ -117,28 +116,16 @@ class Size:
             ),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """An element of `sizes`."""
+    def times(self) -> dict[str, float | None]:
+        """How many times a median refresh the other ways take."""
         refresh = self.refreshes.p50 if self.refreshes else None
         return {
-            "groups": self.groups,
-            "refresh_seconds": self.refreshes,
-            "scrape_seconds": self.scrapes,
-            "members_age_seconds": self.age,
-            "memory_megabytes": self.megabytes,
-            "cpu_seconds_per_refresh": self.cpu,
-            "cpu_seconds_per_refresh_stuck": self.cpu_stuck,
-            "metrics_bytes": self.bytes,
-            "first_refresh_seconds": self.caught_up,
-            "one_by_one_seconds": self.one_by_one,
-            "in_flight_seconds": self.in_flight,
-            "ratio_one_by_one": ratio(self.one_by_one, refresh),
-            "ratio_in_flight": ratio(self.in_flight, refresh),
-            "right": self.right,
+            "one_by_one": ratio(self.one_by_one, refresh),
+            "in_flight": ratio(self.in_flight, refresh),
         }
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ObserveResult(BenchmarkResult):
     """What the run found."""
 
@@ -155,41 +142,8 @@ class ObserveResult(BenchmarkResult):
         return len(self.sizes) == len(self.options.groups) and all_met(self.goals())
 
     def figures(self) -> dict[str, Any]:
-        """Returns the figures for JSON."""
-        return {
-            "met": self.met,
-            "partitions": self.options.partitions,
-            "groups_with_members": self.options.members,
-            "sizes": self.sizes,
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Returns the rows of the table."""
-        rates = ("refresh p50", "p95", "scrape max", "memory", "members' age")
-        shown: list[tuple[str, ...]] = [("groups", *rates, "one by one", "coordinators")]
-        for size in self.sizes:
-            refresh = size.refreshes.p50 if size.refreshes else None
-            shown.append(
-                (
-                    f"{size.groups:,}",
-                    _seconds(refresh),
-                    _seconds(size.refreshes.p95 if size.refreshes else None),
-                    _seconds(size.scrapes.max if size.scrapes else None),
-                    "-" if size.megabytes is None else f"{size.megabytes:.0f} MB",
-                    _seconds(size.age.p50 if size.age else None),
-                    _times(size.one_by_one, refresh),
-                    _times(size.in_flight, refresh),
-                )
-            )
-        return shown
-
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        return [
-            f"{size.groups:,} groups: CPU of a refresh every 5 s: {_seconds(size.cpu)}; "
-            f"without commits: {_seconds(size.cpu_stuck)}"
-            for size in self.sizes
-        ]
+        """With the ratios of each size."""
+        return {**super().figures(), "times": [size.times() for size in self.sizes]}
 
 
 def run(
@@ -477,9 +431,7 @@ def _value(text: str, name: str, label: str = "") -> float:
 )
 @number_option("--partitions", 48, "Number of partitions with a commit, in each group.", 1, 1_000)
 @number_option("--seconds", 15.0, "Seconds of scraping for each number of groups.", 2, 3600)
-@output_option
-@verbose_option
-def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output: str) -> None:
+def observe(*, groups: tuple[int, ...], partitions: int, seconds: float) -> None:
     """Look at thousands of groups, beside the AdminClient's ways.
 
     A real `fleet exporter` refreshes every second groups with 48 committed partitions each, 20 of
@@ -496,15 +448,4 @@ def observe(*, groups: tuple[int, ...], partitions: int, seconds: float, output:
     )
     with running("observe") as (say, ending):
         result = run(options, home=home, clock=clock, say=say, ending=ending)
-    tell("observe", result, output)
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f} s"
-
-
-def _times(theirs: float | None, ours: float | None) -> str:
-    """Theirs, and how many times ours it is."""
-    if theirs is None or not ours:
-        return "-"
-    return f"{theirs:.2f} s ({theirs / ours:.0f}x)"
+    tell("observe", [result])

@@ -14,20 +14,17 @@ import csv
 import io
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import click
 from pydantic import TypeAdapter
 
-from benchmarks.command import number_option, output_option, running
+from benchmarks.command import PROTOCOLS, number_option, protocol_option, running, wanted_protocols
 from benchmarks.figures import quantile
-from fleet.commands.answers import print_json, stdout, table
-from fleet.commands.invocation import SCHEMA_VERSION, verbose_option
 from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import (
@@ -42,7 +39,6 @@ from fleet.system.home import write_whole
 from fleet.text import duration
 
 CHANGES: Final = ("join", "leave", "restart")
-PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 WAYS: Final = ("one", "tenth", "fleet")
 LONGEST_HEARTBEAT: Final = 5_000
 """Milliseconds: KIP-848's interval; changes at random moments of so long meet every phase."""
@@ -51,7 +47,7 @@ AWAY: Final = 5_000
 
 
 class SizedChange(NamedTuple):
-    """One cell of the table, without the size."""
+    """What one cell of the table plays."""
 
     change: str
     """One of CHANGES."""
@@ -60,17 +56,19 @@ class SizedChange(NamedTuple):
     """dynamic or static; Fleet's workers are static."""
     way: str
     """One of WAYS."""
+    members: int
 
-    def changed(self, members: int) -> int:
+    @property
+    def changed(self) -> int:
         """How many members change at once: one, or a tenth, at least two."""
-        return 1 if self.way == "one" else max(2, members // 10)
+        return 1 if self.way == "one" else max(2, self.members // 10)
 
-    def scenario(self, members: int, shift: int = 0) -> Scenario:
+    def scenario(self, shift: int = 0) -> Scenario:
         """The story; `shift` milliseconds later than a minute after the start.
 
         Raises KeyError for a change that CHANGES does not have.
         """
-        together, fleet = self.changed(members), self.way == "fleet"
+        members, together, fleet = self.members, self.changed, self.way == "fleet"
         at, last = SETTLED + shift, members - together
         happening = {
             "join": ScenarioEvent(at, "start", members, together=together),
@@ -95,28 +93,18 @@ class SizedChange(NamedTuple):
         return story._replace(heartbeat_interval=FLEET_HEARTBEAT, session_timeout=FLEET_SESSION)
 
 
-def sized_changes(protocols: Iterable[str] = PROTOCOLS) -> Iterator[SizedChange]:
-    """All of them: 15 for each protocol."""
+def sized_changes(members: int, protocols: Iterable[str] = PROTOCOLS) -> Iterator[SizedChange]:
+    """All of a size: 15 for each protocol."""
     for change in CHANGES:
         for protocol in protocols:
             for membership in ("dynamic", "static"):
                 for way in WAYS:
                     if way != "fleet" or membership == "static":
-                        yield SizedChange(change, protocol, membership, way)
+                        yield SizedChange(change, protocol, membership, way, members)
 
 
 PROTOCOL_NAMES: Final = {"consumer": "KIP-848"}
 WAY_NAMES: Final = {"one": "one", "tenth": "a tenth at once", "fleet": "a tenth, Fleet"}
-
-
-class CellKey(NamedTuple):
-    """What is changed, how, in a group of how many."""
-
-    change: str
-    protocol: str
-    membership: str
-    way: str
-    members: int
 
 
 class Outcome(NamedTuple):
@@ -153,9 +141,9 @@ class Cell:
     mean_downtime: float
 
     @property
-    def key(self) -> CellKey:
+    def key(self) -> SizedChange:
         """What tells it from others."""
-        return CellKey(self.change, self.protocol, self.membership, self.way, self.members)
+        return SizedChange(self.change, self.protocol, self.membership, self.way, self.members)
 
     def shown(self) -> str:
         """For people: duration, longest pause, mean pause."""
@@ -163,7 +151,7 @@ class Cell:
         return " / ".join(map(duration, figures))
 
 
-def tally(key: CellKey, changed: int, outcomes: Sequence[Outcome]) -> Cell:
+def tally(key: SizedChange, outcomes: Sequence[Outcome]) -> Cell:
     """The cell of these runs, one at least."""
     counts = sorted(each.rebalances for each in outcomes)
     settled = sorted(each.settled for each in outcomes if each.settled is not None)
@@ -171,7 +159,7 @@ def tally(key: CellKey, changed: int, outcomes: Sequence[Outcome]) -> Cell:
     longest = sorted(each.longest for each in outcomes)
     return Cell(
         **key._asdict(),
-        changed=changed,
+        changed=key.changed,
         seeds=len(outcomes),
         rebalances=int(quantile(counts, 0.5)),
         rebalances_max=counts[-1],
@@ -184,19 +172,28 @@ def tally(key: CellKey, changed: int, outcomes: Sequence[Outcome]) -> Cell:
 
 
 def measure(
-    stories: Mapping[CellKey, tuple[int, Callable[[int], Outcome]]],
-    seeds: Iterable[int],
-    say: Callable[[str], None],
+    changes: Iterable[SizedChange], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[Cell]:
-    """Play each story, which takes a seed, with all seeds; beside it how many it changes."""
-    wanted, cells, said = list(seeds), [], None
-    for key, (changed, story) in stories.items():
-        part = (key.members, key.protocol)
+    """Play each with all seeds."""
+    cells, said = [], ""
+    for change in changes:
+        part = f"{change.members} members, {change.protocol}"
         if part != said:
             said = part
-            say(f"{key.members} members, {key.protocol}")
-        cells.append(tally(key, changed, [story(seed) for seed in wanted]))
+            say(part)
+        cells.append(tally(change, [_played(change, seed) for seed in seeds]))
     return cells
+
+
+def _played(change: SizedChange, seed: int) -> Outcome:
+    rng = random.Random(seed)
+    told = play(change.scenario(rng.randrange(LONGEST_HEARTBEAT)), rng)
+    return Outcome(
+        told.rebalances,
+        None if told.settled is None else told.settled / 1_000,
+        told.longest / 1_000,
+        sum(told.pauses) / len(told.pauses) / 1_000,
+    )
 
 
 # The data.
@@ -378,13 +375,7 @@ SIZES: Final = (10, 50, 100, 200, 450, 1_000)
     metavar="N",
     help="Size of the group; repeatable (default: 10, 50, 100, 200, 450, 1000).",
 )
-@click.option(
-    "--protocol",
-    type=click.Choice([*PROTOCOLS, "all"]),
-    default="all",
-    show_default=True,
-    help="Group protocol of the members.",
-)
+@protocol_option
 @number_option("--seeds", 3, "Number of runs of each cell, by seeds from 1 on.", 1, 10_000)
 @click.option(
     "--data",
@@ -398,8 +389,6 @@ SIZES: Final = (10, 50, 100, 200, 450, 1_000)
     metavar="FILE",
     help="SVG of all cells, those that the data had before, too.",
 )
-@output_option
-@verbose_option
 def rebalance_table(
     *,
     members: tuple[int, ...],
@@ -407,7 +396,6 @@ def rebalance_table(
     seeds: int,
     data: Path | None,
     plot: Path | None,
-    output: str,
 ) -> None:
     """Expected cost a rebalance by group size; no broker.
 
@@ -420,55 +408,16 @@ def rebalance_table(
     """
     if data is not None:
         write_cells(data, ())  # whether it can be is known before minutes of work
-    wanted = PROTOCOLS if protocol == "all" else (protocol,)
     with running("rebalance-table") as (say, _):
-        cells = measure(_stories(members or SIZES, wanted), range(1, seeds + 1), say)
+        protocols = wanted_protocols(protocol)
+        wanted = (
+            change
+            for size in sorted(set(members or SIZES))
+            for each in protocols
+            for change in sized_changes(size, (each,))
+        )
+        cells = measure(wanted, range(1, seeds + 1), say)
     kept = in_order(cells) if data is None else write_cells(data, cells)
     if plot is not None:
         write_whole(plot, plotted(kept))
-    if output == "json":
-        print_json(as_json(cells))
-    else:
-        _print(cells)
-
-
-def _stories(
-    sizes: tuple[int, ...], protocols: tuple[str, ...]
-) -> dict[CellKey, tuple[int, Callable[[int], Outcome]]]:
-    return {
-        CellKey(*change, size): (change.changed(size), partial(_played, change, size))
-        for size in sorted(set(sizes))
-        for protocol in protocols
-        for change in sized_changes((protocol,))
-    }
-
-
-def _played(change: SizedChange, members: int, seed: int) -> Outcome:
-    rng = random.Random(seed)
-    told = play(change.scenario(members, rng.randrange(LONGEST_HEARTBEAT)), rng)
-    return Outcome(
-        told.rebalances,
-        None if told.settled is None else told.settled / 1_000,
-        told.longest / 1_000,
-        sum(told.pauses) / len(told.pauses) / 1_000,
-    )
-
-
-def as_json(cells: Sequence[Cell]) -> dict[str, Any]:
-    """The JSON answer (benchmarks/json.md)."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "bench": "rebalance-table",
-        "cells": [asdict(each) for each in cells],
-    }
-
-
-def _print(cells: list[Cell]) -> None:
-    console = stdout()
-    names = head(cells)
-    for change in CHANGES:
-        console.print(f"[bold]{change}[/bold]: duration / longest downtime / mean downtime")
-        shown = table(*names, right=names[2:])
-        for line in lines(cells, change):
-            shown.add_row(*line)
-        console.print(shown)
+    click.echo(markdown(cells).strip())

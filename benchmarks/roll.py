@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
+from benchmarks.command import (
+    keep_option,
+    measure,
+    number_option,
+    protocol_option,
+    quick_option,
+    rate_option,
+)
 from benchmarks.figures import BenchmarkResult, Goal, Spread, ratio, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import OneByOneRestart, await_settled
@@ -33,8 +40,6 @@ class RollOptions:
     handovers: int = 100
     slots: int = 6
     baseline_rolls: int = 3
-    max_downtime: float = MOST_DOWNTIME
-    """The goal for the p95 downtime, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,40 +68,26 @@ class Side:
         """Partition-seconds of downtime in one roll."""
         return None if self.downtimes is None else self.downtimes.total / self.rolls
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures of one way."""
-        return {
-            "rolls": self.rolls,
-            "handovers": self.handovers,
-            "rebalances": self.rebalances,
-            "rebalances_per_roll": self.per_roll,
-            "moved_partitions": self.moved,
-            "downtime_seconds": self.downtimes,
-            "downtime_partition_seconds_per_roll": self.downtime_per_roll,
-            "lost": self.lost,
-            "duplicates": self.duplicates,
-            "seconds_per_roll": self.seconds / self.rolls,
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RollResult(BenchmarkResult):
     """Both ways on one protocol."""
 
     protocol: str
-    options: RollOptions
+    slots: int
+    wanted: int
+    """Handovers, at least."""
     batch: Spread | None
     ours: Side
     baseline: Side
 
     def goals(self) -> tuple[Goal, ...]:
         """Returns the goals of the benchmark."""
-        limit = self.options.max_downtime
         downtime = None if self.ours.downtimes is None else self.ours.downtimes.p95
-        short = max(0, self.options.handovers - self.ours.handovers)
+        short = max(0, self.wanted - self.ours.handovers)
         return (
             Goal("rebalances of all rolls", 0, self.ours.rebalances),
-            Goal("downtime of a partition at p95, seconds", limit, downtime),
+            Goal("downtime of a partition at p95, seconds", MOST_DOWNTIME, downtime),
             Goal("records lost", 0, self.ours.lost),
             Goal("duplicate records", 0, self.ours.duplicates),
             Goal("handovers missing", 0, short),
@@ -115,56 +106,8 @@ class RollResult(BenchmarkResult):
         }
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`; with the goals an element of `protocols`."""
-        return {
-            "protocol": self.protocol,
-            "slots": self.options.slots,
-            "batch_seconds": self.batch,
-            "fleet": self.ours,
-            "baseline": self.baseline,
-            "baseline_to_fleet": self.ratios(),
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """For people: a heading and a line per way."""
-        return [
-            (
-                "way",
-                "rolls",
-                "handovers",
-                "rebalances",
-                "downtime p50",
-                "p95",
-                "max",
-                "lost",
-                "duplicates",
-            ),
-            _row("fleet", self.ours),
-            _row("baseline", self.baseline),
-        ]
-
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        batch = "unknown" if self.batch is None else f"{self.batch.p50:.2f} s"
-        times = ", ".join(
-            f"{name.replace('_', ' ')} {'-' if value is None else f'{value:g}'}"
-            for name, value in self.ratios().items()
-        )
-        usual = f"{self.baseline.per_roll:.1f} rebalances in a baseline roll"
-        return [
-            f"{self.options.slots} slots; median batch {batch}; {usual}",
-            f"baseline to fleet, times (- = fleet's figure is 0): {times}",
-        ]
-
-
-def _row(name: str, side: Side) -> tuple[str, ...]:
-    downtimes = side.downtimes
-    shown = (
-        ("-",) * 3 if downtimes is None else (f"{downtimes.p50:.2f} s", f"{downtimes.p95:.2f} s")
-    )
-    longest = () if downtimes is None else (f"{downtimes.max:.2f} s",)
-    counts = (str(side.rolls), str(side.handovers), str(side.rebalances))
-    return (name, *counts, *shown, *longest, str(side.lost), str(side.duplicates))
+        """With the ratios."""
+        return {**super().figures(), "baseline_to_fleet": self.ratios()}
 
 
 def side_of(
@@ -196,7 +139,8 @@ def run(ground: Ground, protocol: str, options: RollOptions) -> RollResult:
     ours, batch = _managed(ground, protocol, options)
     return RollResult(
         protocol=protocol,
-        options=options,
+        slots=options.slots,
+        wanted=options.handovers,
         batch=batch,
         ours=ours,
         baseline=_baseline(ground, protocol, options),
@@ -261,25 +205,9 @@ def _baseline(ground: Ground, protocol: str, options: RollOptions) -> Side:
 @number_option("--slots", 6, "Number of workers to roll.", 1, 64)
 @number_option("--baseline-rolls", 3, "Number of rolling restarts of the baseline.", 1, 1000)
 @rate_option
-@number_option(
-    "--max-downtime",
-    MOST_DOWNTIME,
-    "Goal for the p95 downtime in seconds.",
-    0,
-)
-@run_options
-def roll(
-    *,
-    protocol: str,
-    handovers: int,
-    slots: int,
-    baseline_rolls: int,
-    rate: int,
-    max_downtime: float,
-    quick: bool,
-    keep: bool,
-    output: str,
-) -> None:
+@quick_option
+@keep_option
+def roll(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: int) -> None:
     """Hand every slot over to new code, again and again.
 
     Goals: 0 rebalances over all rolls; a partition's downtime at p95 at most 0.2 s; no
@@ -288,18 +216,13 @@ def roll(
     first of the new one, less the usual gap between commits, by the coordinator's records.
     About ten minutes per protocol.
     """
-    options = RollOptions(
-        handovers=2 if quick else handovers,
-        slots=2 if quick else slots,
-        baseline_rolls=1 if quick else baseline_rolls,
-        max_downtime=max_downtime,
-    )
+    small = {"handovers": 2, "slots": 2, "baseline_rolls": 1}
+    options = RollOptions(**(small if quick else wanted))
     measure(
         "roll",
         protocol=protocol,
         partitions=2 * options.slots,
         rate=rate,
         keep=keep,
-        output=output,
         run=lambda ground, each: run(ground, each, options),
     )

@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
-from benchmarks.command import number_option, output_option, running, tell
+from benchmarks.command import number_option, running, tell
 from benchmarks.figures import BenchmarkResult, Goal
-from fleet.commands.invocation import verbose_option
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator, CoordinatorStep
 from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
 from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
@@ -191,11 +190,10 @@ class SimulateOptions:
     """Of each model, three times; the best counts, since what disturbs it is not the model's."""
     members: int = 1_000
     partitions: int = 10_000
-    min_rate: float = GOAL_RATE
-    max_seconds: float = GOAL_SECONDS
 
 
-class RollCost(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollCost:
     """The cost of simulating a whole roll."""
 
     name: str
@@ -205,11 +203,12 @@ class RollCost(NamedTuple):
     """Simulated seconds from its beginning; None: not within a day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SimulateResult(BenchmarkResult):
     """Events per CPU second by model; rolls; MB that the process took at most."""
 
-    options: SimulateOptions
+    members: int
+    partitions: int
     rates: Mapping[str, float]
     rolls: Sequence[RollCost]
     memory: float
@@ -217,61 +216,18 @@ class SimulateResult(BenchmarkResult):
     def goals(self) -> tuple[Goal, ...]:
         """Returns the goals of the benchmark."""
         rates = (
-            Goal(f"events/s, {name}", self.options.min_rate, rate, at_least=True)
+            Goal(f"events/s, {name}", GOAL_RATE, rate, at_least=True)
             for name, rate in self.rates.items()
         )
         rolls = (
             Goal(
                 f"CPU seconds of a roll, {each.name}",
-                self.options.max_seconds,
+                GOAL_SECONDS,
                 each.cpu_seconds if each.settled is not None else None,
             )
             for each in self.rolls
         )
         return (*rates, *rolls)
-
-    def figures(self) -> dict[str, Any]:
-        """Returns the figures for JSON."""
-        return {
-            "met": self.met,
-            "events_per_second": {name: round(rate) for name, rate in self.rates.items()},
-            "members": self.options.members,
-            "partitions": self.options.partitions,
-            "rolls": [
-                {
-                    "roll": each.name,
-                    "cpu_seconds": each.cpu_seconds,
-                    "rebalances": each.rebalances,
-                    "settled_seconds": each.settled,
-                }
-                for each in self.rolls
-            ],
-            "peak_mb": self.memory,
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """For people: a heading, then lines."""
-        return [
-            ("", "CPU", "REBALANCES", "SETTLED"),
-            *((name, f"{rate:,.0f} events/s", "", "") for name, rate in self.rates.items()),
-            *(
-                (
-                    each.name,
-                    f"{each.cpu_seconds:.2f} s",
-                    str(each.rebalances),
-                    "-" if each.settled is None else f"{each.settled:.1f} s",
-                )
-                for each in self.rolls
-            ),
-        ]
-
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        options = self.options
-        return [
-            f"rolls of {options.members:,} members with {options.partitions:,} partitions",
-            f"memory of the process at most: {self.memory:.0f} MB",
-        ]
 
 
 def run(options: SimulateOptions, say: Callable[[str], None]) -> SimulateResult:
@@ -287,9 +243,17 @@ def run(options: SimulateOptions, say: Callable[[str], None]) -> SimulateResult:
         told = play(story, random.Random(1))
         spent = time.process_time() - began
         settled = None if told.settled is None else told.settled / 1_000
-        found.append(RollCost(name, spent, told.rebalances, settled))
+        found.append(
+            RollCost(name=name, cpu_seconds=spent, rebalances=told.rebalances, settled=settled)
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return SimulateResult(options=options, rates=rates, rolls=found, memory=peak)
+    return SimulateResult(
+        members=options.members,
+        partitions=options.partitions,
+        rates=rates,
+        rolls=found,
+        memory=peak,
+    )
 
 
 def _rate(load: type[ClassicLoad | EpochLoad], events: int) -> float:
@@ -306,9 +270,7 @@ def _rate(load: type[ClassicLoad | EpochLoad], events: int) -> float:
 )
 @number_option("--members", 1_000, "Number of members to roll.", 4, 10_000)
 @number_option("--partitions", 10_000, "Number of partitions they share.", 4, 100_000)
-@output_option
-@verbose_option
-def simulate(*, events: int, members: int, partitions: int, output: str) -> None:
+def simulate(**wanted: int) -> None:
     """Simulate groups as fast as one core can; no broker.
 
     Goals: 100,000 events/s or more of the coordinator's models alone, requests and timers of a
@@ -316,7 +278,6 @@ def simulate(*, events: int, members: int, partitions: int, output: str) -> None
     most, as the baseline and with Fleet's handovers. Beside them the peak of memory. Half a
     minute.
     """
-    options = SimulateOptions(events=events, members=members, partitions=partitions)
     with running("simulate") as (say, _):
-        result = run(options, say)
-    tell("simulate", result, output)
+        result = run(SimulateOptions(**wanted), say)
+    tell("simulate", [result])

@@ -14,18 +14,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import click
 
-from benchmarks.command import number_option, output_option, running, tell
+from benchmarks.command import number_option, running, tell
 from benchmarks.figures import BenchmarkResult, Goal, Spread, cpu_of, pss_of, spread
 from benchmarks.ground import Ground
 from fleet.act import spark_server
 from fleet.act.local.fork_servers import PART as FORK_SERVER
 from fleet.act.local.local_runtime import worker_arguments
 from fleet.clock import SystemClock
-from fleet.commands.invocation import verbose_option
 from fleet.errors import FleetError
 from fleet.slots import WorkerProcess
 from fleet.system.home import fleet_home
@@ -39,13 +38,8 @@ _SETTLE: Final = 1.0
 Part = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOptions:
-    """What is to be measured, and the goals."""
-
-    starts: int = 5
-    max_cpu: float = 0.5
-    max_memory: float = 74.0
+MOST_CPU: Final = 0.5
+MOST_MEMORY: Final = 74.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,36 +59,17 @@ class Starts:
             standby=spread(each[2] for each in found),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the three spreads as JSON."""
-        return {
-            "cpu_seconds": self.cpu,
-            "seconds": self.seconds,
-            "standby_mb": self.standby,
-        }
 
-    def cells(self) -> tuple[str, str, str]:
-        """The p50 of each."""
-        if self.cpu is None or self.seconds is None or self.standby is None:
-            return ("-", "-", "-")
-        return (
-            f"{self.cpu.p50:.2f} s",
-            f"{self.seconds.p50:.2f} s",
-            f"{self.standby.p50:.1f} MB",
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StartResult(BenchmarkResult):
     """Starts of both ways, MB of the fork server and of a worker with a slot, and the parts."""
 
-    names: ClassVar[int] = 2
-
-    options: StartOptions
     forked: Starts
     program: Starts
     fork_server: float
+    """MB."""
     worker: float
+    """MB, with a slot and after its first batches."""
     parts: Sequence[Part]
 
     def goals(self) -> tuple[Goal, ...]:
@@ -102,77 +77,38 @@ class StartResult(BenchmarkResult):
         return (
             Goal(
                 "CPU seconds of a start, p50",
-                self.options.max_cpu,
+                MOST_CPU,
                 None if self.forked.cpu is None else self.forked.cpu.p50,
             ),
             Goal(
                 "PSS of a standby, MB, p50",
-                self.options.max_memory,
+                MOST_MEMORY,
                 None if self.forked.standby is None else self.forked.standby.p50,
             ),
         )
-
-    def figures(self) -> dict[str, Any]:
-        """Returns the figures for JSON."""
-        return {
-            "met": self.met,
-            **self.forked.as_json(),
-            "program": self.program,
-            "fork_server_mb": self.fork_server,
-            "worker_mb": self.worker,
-            "parts": self.parts,
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """For people: a heading, a line per part, and the whole."""
-        head = ("part", "when", "CPU", "seconds", "PSS")
-        lines = [
-            (
-                str(part["part"]),
-                str(part["when"]),
-                f"{part['cpu_seconds']:.2f} s",
-                "-" if part["seconds"] is None else f"{part['seconds']:.2f} s",
-                f"{part['mb']:+.1f} MB",
-            )
-            for part in self.parts
-        ]
-        return [
-            head,
-            *lines,
-            ("a program's start, p50", "", *self.program.cells()),
-            ("a fork's start, p50", "", *self.forked.cells()),
-        ]
-
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        return [
-            f"PSS of a worker with a slot, after its first batches: {self.worker:.1f} MB",
-            f"PSS of the fork server beside it: {self.fork_server:.1f} MB",
-        ]
 
 
 # --- the run --------------------------------------------------------------------------------
 
 
-def run(ground: Ground, options: StartOptions) -> StartResult:
+def run(ground: Ground, starts: int) -> StartResult:
     """All of it. Raises FleetError where a worker does not become warm."""
     replicas = {"min": 0, "max": 1, "standby": 0}
     ground.declare(GROUP, protocol="range", slots=1, replicas=replicas)
     ground.start_group(GROUP)
     ground.apply(GROUP)
     ground.steady(GROUP)
-    forked = [_forked(ground, number) for number in range(options.starts)]
+    forked = [_forked(ground, number) for number in range(starts)]
     (owner,) = ground.worker_pids(GROUP)
     worker = pss_of(owner)
     servers = [each for each in home_processes(ground.home) if each.part == FORK_SERVER]
     fork_server = sum(pss_of(each.process.pid) for each in servers)
-    program = [_program(ground, number) for number in range(options.starts)]
+    program = [_program(ground, number) for number in range(starts)]
     ground.say("the parts of a start")
     parts = _parts(ground)
     ground.apply(GROUP, wanted=0)
     ground.dismiss(GROUP)
     return StartResult(
-        options=options,
         forked=Starts.of(forked),
         program=Starts.of(program),
         fork_server=fork_server,
@@ -258,13 +194,7 @@ def _parts(ground: Ground) -> list[Part]:
 
 @click.command(epilog="Example:  make bench-start ARGS='--starts 10'")
 @number_option("--starts", 5, "Number of workers to start.", 1, 1000)
-@number_option("--max-cpu", 0.5, "Goal for the CPU seconds of a start, at p50.", 0)
-@number_option(
-    "--max-memory", 74.0, "Goal for the memory of a standby (PSS), at p50.", 0, metavar="MB"
-)
-@output_option
-@verbose_option
-def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> None:
+def start(*, starts: int) -> None:
     """Start workers until they are warm standbys.
 
     Goals: CPU from the start of the process to a warm standby at most 0.5 s, a standby's memory
@@ -273,7 +203,6 @@ def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> Non
     start costs, and what is loaded only when it is first used. The Spark server is shared and
     warm. A minute and a half.
     """
-    options = StartOptions(starts=starts, max_cpu=max_cpu, max_memory=max_memory)
     with (
         running("start") as (say, ending),
         Ground(
@@ -285,5 +214,5 @@ def start(*, starts: int, max_cpu: float, max_memory: float, output: str) -> Non
             ending=ending,
         ) as ground,
     ):
-        result = run(ground, options)
-    tell("start", result, output)
+        result = run(ground, starts)
+    tell("start", [result])

@@ -24,7 +24,14 @@ from typing import Any, Final
 
 import click
 
-from benchmarks.command import measure, number_option, protocol_option, rate_option, run_options
+from benchmarks.command import (
+    keep_option,
+    measure,
+    number_option,
+    protocol_option,
+    quick_option,
+    rate_option,
+)
 from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, spread
 from benchmarks.ground import Ground
 from fleet.demo.measure import await_settled
@@ -50,12 +57,6 @@ class SyncJoinOptions:
     baseline_runs: int = 1
     patient_runs: int = 2
     """Of members that wait for their heartbeats."""
-    max_settled: float = MOST_SETTLED
-    max_downtime: float | None = None
-    """The goal for the longest downtime at p95; None: 0.8 s + the median batch."""
-    max_rebalances: int | None = None
-    """The goal per synchronized joins; None: the protocol's."""
-    max_spread: float = MOST_SPREAD
     fresh: bool = False
     """New processes for every synchronized join, instead of the same ones again."""
 
@@ -91,38 +92,18 @@ class SyncJoinRun:
     join: ChangeTimes = ChangeTimes()
     leave: ChangeTimes = ChangeTimes()
 
-    @property
-    def joining(self) -> int:
-        """Rebalances of the joins."""
-        return len(self.joins)
-
-    @property
-    def leaving(self) -> int:
-        """Rebalances of the leave."""
-        return len(self.leaves)
-
     def sentence(self) -> str:
         """Describes the run in a sentence."""
         apart = "" if self.spread is None else f", subscribes {self.spread * 1000:.0f} ms apart"
         rounds = "; ".join(f"{r.joined} joined, {r.moved} moved" for r in self.joins)
         return (
-            f"+{self.k}: {self.joining} rebalance(s) ({rounds}){apart}, {_times_text(self.join)}; "
-            f"-{self.k}: {self.leaving} rebalance(s), {_times_text(self.leave)}"
+            f"+{self.k}: {len(self.joins)} rebalance(s) ({rounds}){apart}, "
+            f"{_times_text(self.join)}; "
+            f"-{self.k}: {len(self.leaves)} rebalance(s), {_times_text(self.leave)}"
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Returns the figures of one run."""
-        return {
-            "rebalances": self.joining,
-            "rounds": self.joins,
-            "leave_rebalances": self.leaving,
-            "spread_seconds": self.spread,
-            "join": self.join,
-            "leave": self.leave,
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SyncJoinResult(BenchmarkResult):
     """Both ways on one protocol."""
 
@@ -147,101 +128,66 @@ class SyncJoinResult(BenchmarkResult):
 
     def goals(self) -> tuple[Goal, ...]:
         """Returns the goals of the benchmark."""
-        most = self.options.max_rebalances
-        joins = MOST_JOINS[self.protocol] if most is None else most
         spreads = [run.spread for run in self.runs]
         known = [each for each in spreads if each is not None]
         widest = max(known) if known and len(known) == len(spreads) else None
-        least = min((run.joining for run in self.runs), default=None)
+        least = min((len(run.joins) for run in self.runs), default=None)
         missing = len(self.options.joins) * self.options.runs - len(self.runs)
-        downtime = (
-            MOST_DOWNTIME + self.batch
-            if self.options.max_downtime is None
-            else self.options.max_downtime
-        )
         settled, downtime_p95 = _worst(self.runs, "settled"), _worst(self.runs, "downtime")
         return (
-            Goal("settled at p95, seconds", self.options.max_settled, settled),
-            Goal("longest downtime at p95, seconds", downtime, downtime_p95),
-            Goal("rebalances per synchronized joins", joins, _most(self.runs, "joining")),
+            Goal("settled at p95, seconds", MOST_SETTLED, settled),
+            Goal("longest downtime at p95, seconds", MOST_DOWNTIME + self.batch, downtime_p95),
+            Goal(
+                "rebalances per synchronized joins",
+                MOST_JOINS[self.protocol],
+                max((len(run.joins) for run in self.runs), default=None),
+            ),
             Goal("synchronized joins without any rebalance", 0, float(least == 0)),
             Goal(
                 "rebalances per batched leave",
                 MOST_LEAVES[self.protocol],
-                _most(self.runs, "leaving"),
+                max((len(run.leaves) for run in self.runs), default=None),
             ),
-            Goal("spread of joins, seconds", self.options.max_spread, widest),
+            Goal("spread of joins, seconds", MOST_SPREAD, widest),
             Goal("records lost", 0, self.lost),
             Goal("duplicate records", 0, self.duplicates),
             Goal("runs missing", 0, missing),
         )
 
     def figures(self) -> dict[str, Any]:
-        """See `BenchmarkResult`; with the goals an element of `protocols`."""
-        return {
-            "protocol": self.protocol,
-            "base": BASE,
-            "fresh": self.options.fresh,
-            "joins": [self._one(k) for k in self.options.joins],
-            "batch_seconds": self.batch,
-            "cpu_seconds_per_sync_join": {"sync_join": self.cpu, "by_heartbeats": self.patient_cpu},
-            "lost": self.lost,
-            "duplicates": self.duplicates,
-        }
-
-    def _one(self, k: int) -> dict[str, Any]:
-        return {
-            "k": k,
-            "sync_join": of(k, self.runs),
-            "by_heartbeats": of(k, self.patient),
-            "spread_seconds": spread(r.spread for r in of(k, self.runs) if r.spread is not None),
-            "baseline_at_once": of(k, self.at_once),
-            "baseline_in_turn": of(k, self.in_turn),
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """For people: a heading and a line per k and way."""
-        head = ("joins", "way", "runs", "rebalances", "settled p50", "p95", "downtime p50", "p95")
-        shown: list[tuple[str, ...]] = [
-            (*head, "leave", "settled p50", "p95", "downtime p50", "p95")
-        ]
+        """Of each way and k what its runs came to; the runs themselves are told as they end."""
         ways = {
             "synchronized": self.runs,
             "by heartbeats": self.patient,
             "baseline, at once": self.at_once,
-            "in turn": self.in_turn,
+            "baseline, in turn": self.in_turn,
         }
-        for k in self.options.joins:
-            for way, runs in ways.items():
-                mine = of(k, runs)
-                joins, leaves = [run.join for run in mine], [run.leave for run in mine]
-                shown.append(
-                    (
-                        f"+{k}",
-                        way,
-                        str(len(mine)),
-                        counts_text(run.joining for run in mine),
-                        *_seconds(joins),
-                        counts_text(run.leaving for run in mine),
-                        *_seconds(leaves),
-                    )
-                )
-        return shown
+        return {
+            "protocol": self.protocol,
+            "joins": {
+                f"+{k} {way}": _summary([run for run in runs if run.k == k])
+                for k in self.options.joins
+                for way, runs in ways.items()
+            },
+            "batch": self.batch,
+            "cpu": {"synchronized": self.cpu, "by heartbeats": self.patient_cpu},
+            "lost": self.lost,
+            "duplicates": self.duplicates,
+        }
 
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        how = "2 (x3): 2 rebalances in each of 3 runs"
-        apart = spread(r.spread for r in self.runs if r.spread is not None)
-        lines = [f"beside {BASE} members; {how}; lost {self.lost}, duplicates {self.duplicates}"]
-        if apart is not None:
-            lines.append(
-                f"subscribes by a synchronized join: {apart.p50 * 1000:.0f} ms apart at p50, "
-                f"{apart.max * 1000:.0f} ms at most; median batch {self.batch:.2f} s"
-            )
-        for way, cpu in (("synchronized", self.cpu), ("by heartbeats", self.patient_cpu)):
-            spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in cpu.items())
-            lines.append(f"CPU of a change up and down, {way}: {spent}")
-        return lines
+
+def _summary(runs: Sequence[SyncJoinRun]) -> dict[str, Any]:
+    """Spreads of the runs; of rebalances how many runs had how many."""
+    known: dict[str, Any] = {
+        "spread": spread(run.spread for run in runs if run.spread is not None),
+        "rebalances": dict(Counter(len(run.joins) for run in runs)),
+        "leave_rebalances": dict(Counter(len(run.leaves) for run in runs)),
+    }
+    for change in ("join", "leave"):
+        for what in ("settled", "downtime"):
+            values = (getattr(getattr(run, change), what) for run in runs)
+            known[f"{change}_{what}"] = spread(each for each in values if each is not None)
+    return known
 
 
 def _times_text(took: ChangeTimes) -> str:
@@ -258,29 +204,6 @@ def _worst(runs: Sequence[SyncJoinRun], what: str) -> float | None:
     found = [getattr(took, what) for run in runs for took in (run.join, run.leave)]
     known = spread(each for each in found if each is not None)
     return None if known is None or known.measured < len(found) else known.p95
-
-
-def _seconds(changes: Sequence[ChangeTimes]) -> tuple[str, ...]:
-    shown: list[str] = []
-    for what in ("settled", "downtime"):
-        known = spread(each for took in changes if (each := getattr(took, what)) is not None)
-        shown += ("-", "-") if known is None else (f"{known.p50:.2f} s", f"{known.p95:.2f} s")
-    return tuple(shown)
-
-
-def of(k: int, runs: Sequence[SyncJoinRun]) -> list[SyncJoinRun]:
-    """The runs of k joins."""
-    return [run for run in runs if run.k == k]
-
-
-def _most(runs: Sequence[SyncJoinRun], what: str) -> int | None:
-    return max((getattr(run, what) for run in runs), default=None)
-
-
-def counts_text(counts: Any) -> str:
-    """`1 (x11), 2 (x1)`: each count and how often it was."""
-    found = sorted(Counter(counts).items())
-    return ", ".join(f"{count} (x{times})" for count, times in found) or "-"
 
 
 _RESUBSCRIBES: Final = "FLEET_RESUBSCRIBES"
@@ -498,56 +421,19 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
 @number_option(
     "--patient-runs",
     2,
-    "Number of joins for each K with members that wait for their heartbeats (3 s or 5 s).",
+    "Number of joins for each K with members that wait for heartbeats.",
     0,
     1000,
-)
-@rate_option
-@number_option(
-    "--max-rebalances",
-    None,
-    "Goal for the rebalances of the synchronized joins (default: 1 with range, else 2).",
-    0,
-)
-@number_option(
-    "--max-spread", 0.1, "Goal for the seconds between the first and the last subscribe.", 0
-)
-@number_option(
-    "--max-settled",
-    1.5,
-    "Goal for the seconds until the synchronized joins or a leave is settled, at p95.",
-    0,
-)
-@number_option(
-    "--max-downtime",
-    None,
-    "Goal for a change's longest downtime of a partition, at p95 (default: 0.8 s + one batch).",
-    0,
-    kind=float,
 )
 @click.option(
     "--fresh",
     is_flag=True,
     help="Start new processes for every join instead of reusing them: truer, and slower.",
 )
-@run_options
-def sync_join(
-    *,
-    protocol: str,
-    joins: tuple[int, ...],
-    runs: int,
-    baseline_runs: int,
-    patient_runs: int,
-    rate: int,
-    max_rebalances: int | None,
-    max_spread: float,
-    max_settled: float,
-    max_downtime: float | None,
-    fresh: bool,
-    quick: bool,
-    keep: bool,
-    output: str,
-) -> None:
+@rate_option
+@quick_option
+@keep_option
+def sync_join(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: Any) -> None:
     """Let k warm workers join a live group together, and leave together.
 
     Goals, each over all runs: k joins cost 1 rebalance with range, at most 2 with
@@ -557,23 +443,13 @@ def sync_join(
     p95. Beside it the same with members that wait for their heartbeats, and k dynamic workers that
     join as each is ready: started at once, and in turn. 10 to 15 s the synchronized joins.
     """
-    options = SyncJoinOptions(
-        joins=(2,) if quick else tuple(sorted(set(joins))),
-        runs=1 if quick else runs,
-        baseline_runs=1 if quick else baseline_runs,
-        patient_runs=min(1, patient_runs) if quick else patient_runs,
-        max_rebalances=max_rebalances,
-        max_spread=max_spread,
-        max_settled=max_settled,
-        max_downtime=max_downtime,
-        fresh=fresh,
-    )
+    small = {"joins": (2,), "runs": 1, "baseline_runs": 1, "patient_runs": 1}
+    options = SyncJoinOptions(**{**wanted, **(small if quick else {})})
     measure(
         "sync-join",
         protocol=protocol,
         partitions=2 * (BASE + max(options.joins)),
         rate=rate,
         keep=keep,
-        output=output,
         run=lambda ground, each: run(ground, each, options),
     )

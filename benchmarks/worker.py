@@ -24,13 +24,12 @@ import click
 from confluent_kafka import Producer
 
 from benchmarks import streaming, structured
-from benchmarks.command import number_option, output_option, running, tell
+from benchmarks.command import number_option, running, tell
 from benchmarks.figures import BenchmarkResult, CpuUsage, Goal, Spread, below, spread
 from benchmarks.ground import TOPIC, Ground
 from benchmarks.standalone import Standalone, standalone
 from fleet.act import spark_server
 from fleet.clock import Clock, SystemClock
-from fleet.commands.invocation import verbose_option
 from fleet.demo.coverage import whole_lines
 from fleet.demo.producer import order
 from fleet.errors import FleetError
@@ -82,7 +81,7 @@ class WorkerOptions:
     """Of a standalone cluster, a core each; 0: Spark's own threads do the work."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WorkerResult(BenchmarkResult):
     """Of the backlog records per second and CPU, of the stream the ages of its batches."""
 
@@ -124,36 +123,6 @@ class WorkerResult(BenchmarkResult):
         ours, theirs = self.rate.get(OURS), [self.rate.get(name) for name in VARIANTS]
         known = [rate for rate in theirs if rate]
         return ours / max(known) if ours and len(known) == len(theirs) else None
-
-    def figures(self) -> dict[str, Any]:
-        """Returns the figures for JSON."""
-        return {
-            "met": self.met,
-            "records_per_second": {name: round(rate) for name, rate in self.rate.items()},
-            "cpu_microseconds_per_record": self.cpu,
-            "age_p50_seconds": {name: age.p50 for name, age in self.age.items()},
-            "age_p95_seconds": {name: age.p95 for name, age in self.age.items()},
-        }
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Returns the rows of the table."""
-        head = ("", "records/s", "fleet's ratio", "CPU, µs a record", "age p50", "p95")
-        lines = (
-            (
-                "Fleet's worker" if name == OURS else f"Structured Streaming, {name}",
-                f"{rate:,.0f}",
-                "" if name == OURS else f"{self.rate[OURS] / rate:.2f}",
-                f"{self.cpu[name]:.2f}",
-                f"{self.age[name].p50:.2f} s",
-                f"{self.age[name].p95:.2f} s",
-            )
-            for name, rate in self.rate.items()
-        )
-        return [head, *lines]
-
-    def remarks(self) -> list[str]:
-        """Returns remarks below the table."""
-        return []
 
 
 def _part(figures: Mapping[str, float]) -> float | None:
@@ -471,9 +440,7 @@ def batches(journal: Path) -> list[dict[str, Any]]:
     10,
     3600,
 )
-@output_option
-@verbose_option
-def worker(*, alone: bool, executors: int, backlog: int, seconds: float, output: str) -> None:
+def worker(**wanted: Any) -> None:
     """Read a backlog and a stream, beside Structured Streaming.
 
     One worker with default settings and Spark's own Kafka source run the same job on the same
@@ -485,17 +452,16 @@ def worker(*, alone: bool, executors: int, backlog: int, seconds: float, output:
     Spark 4.2.0, the last with a connector, is installed under ~/.cache/fleet the first time
     (450 MB). About seven minutes.
     """
-    if alone and executors:
+    options = WorkerOptions(**wanted)
+    if options.alone and options.executors:
         raise click.UsageError("--executors N compares with Structured Streaming: omit --alone")
-    clock = SystemClock()
-    options = WorkerOptions(backlog=backlog, seconds=seconds, alone=alone, executors=executors)
     with running("worker") as (say, ending):
         result = run(
             options,
             parent=fleet_home(),
             cache=cache_home(),
-            clock=clock,
+            clock=SystemClock(),
             say=say,
             ending=ending,
         )
-    tell("worker", result, output)
+    tell("worker", [result])

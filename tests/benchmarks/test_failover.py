@@ -1,13 +1,8 @@
 """What a kill is held to have cost, by the journal."""
 
-import json
-
-from benchmarks.command import of_protocols
-from benchmarks.failover import FailoverOptions, FailoverResult, FailoverStats, processed_again
-from benchmarks.figures import spread
+from benchmarks.failover import processed_again
 from fleet.demo.coverage import JournalEntry, Run
 from fleet.model import TopicPartition
-from tests.support.json_contract import BENCHMARKS, documented, shape
 
 
 def entry(partition: int, worker: str, at: float) -> JournalEntry:
@@ -39,19 +34,3 @@ def test_the_dead_ones_partitions_until_their_first_call_after_it():
         TopicPartition("t", 0): 1.5,
         TopicPartition("t", 1): None,
     }
-
-
-def test_json_has_the_documented_shape():
-    """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
-    kills = FailoverStats(kills=2, seconds=spread([0.9, 1.4]), rebalances=2)
-    found = FailoverResult(
-        protocol="consumer",
-        options=FailoverOptions(),
-        seen=kills,
-        lease=kills,
-        lost=0,
-        duplicates=90,
-    )
-    assert found.met
-    told = json.loads(json.dumps(of_protocols("failover", [found], None)))
-    assert shape(told) == shape(documented("python -m benchmarks failover -o json", BENCHMARKS))

@@ -4,7 +4,7 @@ What docs/contributing/benchmark-log.md shows is run here.
 """
 
 import csv
-import json
+import re
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -16,10 +16,8 @@ from benchmarks.__main__ import benchmarks
 from benchmarks.rebalance_table import (
     SIZES,
     Cell,
-    CellKey,
     Outcome,
     SizedChange,
-    as_json,
     in_order,
     markdown,
     read_cells,
@@ -31,10 +29,9 @@ from fleet import cli
 from fleet.errors import ConfigError
 from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE
 from fleet.sim.scenarios.play import play
-from tests.support.json_contract import BENCHMARKS, documented, shape
 from tests.test_repo import ROOT
 
-KEY = CellKey("join", "range", "dynamic", "one", 10)
+KEY = SizedChange("join", "range", "dynamic", "one", 10)
 
 DATA = ROOT / "docs" / "data" / "rebalance-table.csv"
 
@@ -44,14 +41,14 @@ def outcome(rebalances: int = 1, settled: float | None = 2.0, **told: float) -> 
     return Outcome(rebalances, settled, told.get("longest", 1.0), told.get("mean", 0.25))
 
 
-def cell(key: CellKey = KEY, **told: Any) -> Cell:
+def cell(key: SizedChange = KEY, **told: Any) -> Cell:
     """Of one run."""
-    return replace(tally(key, 1, [outcome()]), **told)
+    return replace(tally(key, [outcome()]), **told)
 
 
 def test_a_cell_with_a_run_that_did_not_settle_has_no_duration() -> None:
     """Its pauses are known."""
-    told = tally(KEY, 1, [outcome(), outcome(settled=None)])
+    told = tally(KEY, [outcome(), outcome(settled=None)])
     assert (told.duration, told.duration_max, told.longest_downtime) == (None, None, 1.0)
     assert told.shown().startswith("- / ")
 
@@ -69,20 +66,18 @@ def test_data_of_another_run_stays(tmp_path) -> None:
 
 def test_every_way_is_a_story_of_its_own() -> None:
     """Fifteen for each protocol; a tenth is two at least; Fleet's are static and heard at once."""
-    every = list(sized_changes())
+    every = list(sized_changes(3))
     assert len(every) == len(set(every)) == 45
-    assert {each.changed(3) for each in every if each.way != "one"} == {2}
-    assert {each.changed(450) for each in every} == {1, 45}
-    fleet = SizedChange("leave", "range", "static", "fleet").scenario(20, 7)
+    assert {each.changed for each in every if each.way != "one"} == {2}
+    assert {each.changed for each in sized_changes(450)} == {1, 45}
+    fleet = SizedChange("leave", "range", "static", "fleet", 20).scenario(7)
     (leave,) = fleet.events
     assert (leave.at, leave.do, leave.member, leave.together) == (60_007, "batched-leave", 18, 2)
     assert (fleet.static, fleet.heartbeat_interval, fleet.session_timeout) == (True, 500, 180_000)
-    assert (
-        SizedChange("join", "consumer", "static", "fleet").scenario(20).resubscribe
-        == FLEET_RESUBSCRIBE
-    )
+    joins = SizedChange("join", "consumer", "static", "fleet", 20).scenario()
+    assert joins.resubscribe == FLEET_RESUBSCRIBE
     for change, members in (("join", 3), ("restart", 1)):
-        (happening,) = SizedChange(change, "range", "dynamic", "tenth").scenario(3).events
+        (happening,) = SizedChange(change, "range", "dynamic", "tenth", 3).scenario().events
         assert (happening.member, happening.together) == (members, 2)
 
 
@@ -91,14 +86,15 @@ def test_for_real(tmp_path, capsys, members: int) -> None:
     """Two sizes: all settle; what is known of each protocol holds."""
     path = tmp_path / "data.csv"
     plot = tmp_path / "plot.svg"
-    args = ["--members", str(members), "--seeds", "2", "--data", str(path), "-o", "json"]
+    args = ["--members", str(members), "--seeds", "2", "--data", str(path)]
     if members == 3:
         args += ["--plot", str(plot)]
     assert cli.run(["rebalance-table", *args], command=benchmarks) == 0
     cells = {each.key[:4]: each for each in read_cells(path)}
     assert len(cells) == 45
-    told = json.loads(capsys.readouterr().out)
-    assert {each["members"] for each in told["cells"]} == {members}
+    told = capsys.readouterr().out
+    assert re.findall("^### (.*)", told, re.MULTILINE) == ["Join", "Leave", "Restart"]
+    assert f"{members} members" in told
     for (change, protocol, membership, way), found in cells.items():
         fleet = cells[change, protocol, "static", "fleet"]
         assert found.duration is not None
@@ -115,28 +111,11 @@ def test_for_real(tmp_path, capsys, members: int) -> None:
 
 def test_heartbeats_stand_apart() -> None:
     """Members of one round would heartbeat together, and a rebalance be short."""
-    story = SizedChange("join", "range", "dynamic", "one")
-    drifted = [play(story.scenario(10), Random(seed)).longest for seed in range(5)]
-    together = [
-        play(story.scenario(10)._replace(drifts_at=0), Random(seed)).longest for seed in range(5)
-    ]
+    story = KEY.scenario()
+    drifted = [play(story, Random(seed)).longest for seed in range(5)]
+    together = [play(story._replace(drifts_at=0), Random(seed)).longest for seed in range(5)]
     assert max(together) < 300
     assert min(drifted) > 1_500
-
-
-def test_the_table_on_a_terminal(capsys) -> None:
-    """A part for each change."""
-    assert (
-        cli.run(["rebalance-table", "--members", "3", "--protocol", "range"], command=benchmarks)
-        == 0
-    )
-    told = capsys.readouterr().out
-    assert [line.split(":")[0] for line in told.splitlines() if "duration /" in line] == [
-        "join",
-        "leave",
-        "restart",
-    ]
-    assert "a tenth, Fleet" in told
 
 
 @pytest.mark.parametrize(
@@ -164,16 +143,6 @@ def test_data_that_cannot_be_used_is_told_before_anything_is_played(tmp_path, ma
     with pytest.raises(ConfigError, match=told):
         write_cells(path, [])
     assert before is None or path.read_text() == before
-
-
-def test_json_has_the_documented_shape() -> None:
-    """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
-    documents = documented("python -m benchmarks rebalance-table -o json", BENCHMARKS)
-    assert shape(
-        as_json(
-            [tally(CellKey("join", "range", "dynamic", "one", 10), 1, [Outcome(1, 2.0, 1.0, 0.5)])]
-        )
-    ) == shape(documents)
 
 
 def test_the_page_is_written_from_its_data() -> None:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.command import answer
 from benchmarks.figures import spread
 from benchmarks.structured import collect_log, spark_folder
 from benchmarks.worker import (
@@ -23,7 +22,6 @@ from benchmarks.worker import (
 from fleet.errors import FleetError
 from fleet.system.processes import find
 from tests.benchmarks.test_commands import bench
-from tests.support.json_contract import BENCHMARKS, documented, shape
 
 
 def line(done, *, records=100, took=0.1, age=0.3):
@@ -37,11 +35,6 @@ def result(*, ours=300.0, theirs=150.0, tuned=200.0, age=0.15, late=0.4, their_a
     ages = {"fleet": spread([age, late]), **dict.fromkeys(VARIANTS, spread([their_age]))}
     cpu = dict.fromkeys(names, 5.0)
     return WorkerResult(options=WorkerOptions(**options), rate=names, cpu=cpu, age=ages)
-
-
-def missed(found):
-    """The goals that were missed."""
-    return [goal.what for goal in found.goals() if not goal.met]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +56,7 @@ def test_goals(figures, goals):
     """Twice its records, 1.25 times the tuned one's, 0.15 s, 0.4 s at p95, and a third of its age;
     alone only what can be known; with executors 1.1 times the tuned one's records.
     """
-    assert missed(result(**figures)) == goals
+    assert result(**figures).missed() == goals
 
 
 def test_what_was_not_measured_is_missed():
@@ -71,7 +64,7 @@ def test_what_was_not_measured_is_missed():
     found = WorkerResult(
         options=WorkerOptions(), rate={"fleet": 300.0}, age={"fleet": spread([0.1])}
     )
-    assert len(missed(found)) == 3
+    assert len(found.missed()) == 3
     assert not found.met
 
 
@@ -100,13 +93,6 @@ def test_a_line_in_the_making_is_left_for_later(tmp_path):
     assert [each["records"] for each in batches(journal)] == [100]
 
 
-def test_a_cut_line_ends_in_a_brace_too(tmp_path):
-    """What was killed while it wrote may have been cut anywhere."""
-    journal = tmp_path / "batches"
-    journal.write_text(json.dumps(line(1.0)) + '\n{"records": 1, "of": {}', encoding="utf-8")
-    assert len(batches(journal)) == 1
-
-
 def test_a_program_that_is_killed_while_it_tells_is_told_by_its_end(tmp_path):
     """Not by the line that was cut."""
     log = tmp_path / "structured.log"
@@ -116,12 +102,6 @@ def test_a_program_that_is_killed_while_it_tells_is_told_by_its_end(tmp_path):
     assert next(lines) == line(1.0)
     with pytest.raises(FleetError, match="Structured Streaming ended with -9: Killed"):
         next(lines)
-
-
-def test_json_has_the_documented_shape():
-    """Every key that is printed stands in benchmarks/json.md with its kind, and no other."""
-    told = json.loads(json.dumps(answer("worker", result())))
-    assert shape(told) == shape(documented("python -m benchmarks worker -o json", BENCHMARKS))
 
 
 def test_executors_alone_have_nothing_to_show():
@@ -148,11 +128,12 @@ def test_worker_for_real(tmp_path):
     """A small backlog and ten seconds of the stream, without the other side."""
     code, told = bench(tmp_path, "worker", "--alone", "--backlog", "200000", "--seconds", "10")
     assert not (tmp_path / "bench").exists(), "the home is gone"
-    assert code == (0 if told["met"] else 1)
-    assert told["records_per_second"]["fleet"] > 0
-    assert [goal["goal"] for goal in told["goals"]] == ["age p50, seconds", "age p95, seconds"]
-    assert told["cpu_microseconds_per_record"]["fleet"] > 0
-    assert 0 < told["age_p50_seconds"]["fleet"] < 30
+    (found,) = told["results"]
+    assert code == (0 if found["met"] else 1)
+    assert found["rate"]["fleet"] > 0
+    assert len(found["goals"]) == 2, "its own ages"
+    assert found["cpu"]["fleet"] > 0
+    assert 0 < found["age"]["fleet"]["p50"] < 30
 
 
 @pytest.mark.long
@@ -163,7 +144,8 @@ def test_executors_for_real(tmp_path):
     options = ("--executors", "2", "--backlog", "200000", "--seconds", "10")
     code, told = bench(tmp_path, "worker", *options)
     assert not (tmp_path / "bench").exists(), "the home is gone"
-    assert code == (0 if told["met"] else 1)
-    assert set(told["records_per_second"]) == {"fleet", *VARIANTS}
-    assert [goal["goal"] for goal in told["goals"]] == ["records/s, times the best tuned one's"]
+    (found,) = told["results"]
+    assert code == (0 if found["met"] else 1)
+    assert set(found["rate"]) == {"fleet", *VARIANTS}
+    assert len(found["goals"]) == 1, "beside the best tuned one"
     assert not find("org.apache.spark.deploy.master.Master"), "no master is left"

@@ -2,22 +2,20 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from tests.support.needs import repository
 
 DOCUMENT = repository() / "docs" / "reference" / "json.md"
-BENCHMARKS = repository() / "benchmarks" / "json.md"
 
 
-def documented(heading: str, page: Path = DOCUMENT) -> Any:
-    """The example under a heading of docs/reference/json.md, or of another page."""
-    text = page.read_text(encoding="utf-8")
+def documented(heading: str) -> Any:
+    """The example under a heading of docs/reference/json.md."""
+    text = DOCUMENT.read_text(encoding="utf-8")
     match = re.search(
         rf"^## `{re.escape(heading)}`.*?```json\n(.*?)```", text, re.DOTALL | re.MULTILINE
     )
-    assert match, f"{page} has no example of {heading}"
+    assert match, f"{DOCUMENT} has no example of {heading}"
     return json.loads(match[1])
 
 
