@@ -29,7 +29,7 @@ from fleet.broker import Broker
 from fleet.clock import Clock
 from fleet.demo.coverage import FOLDER_VARIABLE, coverage, read, read_topics, whole_lines
 from fleet.demo.measure import Meter, await_lag, begin_at_the_end, require_done
-from fleet.demo.producer import OrderStream
+from fleet.demo.producer import OrderStream, order_sender
 from fleet.errors import FleetError, Unreachable
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import Fleet
@@ -228,11 +228,10 @@ class Ground(Sandbox, Closing):
             client_config(fleet.spec.cluster, fleet.bootstrap, {}), clock=self.clock
         )
         self._stream = OrderStream(
-            self.home,
-            bootstrap=status.bootstrap_servers,
-            clock=self.clock,
+            order_sender(status.bootstrap_servers),
             topic=TOPIC,
             partitions=self.partitions,
+            clock=self.clock,
         )
         self._stream.start(self.rate)
         if self.rate:

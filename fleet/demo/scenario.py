@@ -36,7 +36,7 @@ from fleet.demo.measure import (
     generations,
     require_done,
 )
-from fleet.demo.producer import OrderStream
+from fleet.demo.producer import OrderStream, order_sender
 from fleet.demo.stage import (
     ASSIGNORS,
     BASELINE_GROUP,
@@ -161,11 +161,7 @@ class DemoRun:
         fleet = self._open()
         fleet.create_topics(progress=say)
         self._stream = OrderStream(
-            self.stage.folder,
-            bootstrap=fleet.bootstrap,
-            clock=self.clock,
-            topic=TOPIC,
-            partitions=PARTITIONS,
+            order_sender(fleet.bootstrap), topic=TOPIC, partitions=PARTITIONS, clock=self.clock
         )
         self._stream.start(QUIET)
         say(f"{QUIET} orders a second go into topic {TOPIC} with {PARTITIONS} partitions")

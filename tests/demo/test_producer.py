@@ -1,17 +1,13 @@
 """The stream of orders: steady, numbered, counted."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleet.clock import ManualClock
-from fleet.demo.producer import OrderProducer, Pace, ProducerOptions
-from fleet.errors import FleetError, Unreachable
+from fleet.clock import ManualClock, SystemClock
+from fleet.demo.producer import OrderStream, Pace
+from fleet.errors import Unreachable
 
 
 class Log:
@@ -85,7 +81,7 @@ def test_the_rate_changes_while_it_runs():
 def test_numbers_are_consecutive_and_partitions_even():
     """Partition p holds the numbers p, p + n, p + 2n …, so a gap is visible to anybody."""
     log = Log(queue=7)
-    stream = OrderProducer(sender=log, topic="orders", partitions=4, clock=ManualClock())
+    stream = OrderStream(log, topic="orders", partitions=4, clock=ManualClock())
     stream.send(40)
     log.flush(1)
     for partition, records in log.records.items():
@@ -93,50 +89,10 @@ def test_numbers_are_consecutive_and_partitions_even():
     assert stream.acknowledged == [10, 10, 10, 10]
 
 
-def test_a_clean_stop_reports_all_that_was_acknowledged():
-    """The last report comes after the flush."""
-    clock = ManualClock()
-    began = clock.now()
-    stream = OrderProducer(sender=Log(), topic="orders", partitions=3, clock=clock)
-    reports: list[tuple[bool, int]] = []
-    stream.run(
-        read_options=lambda: ProducerOptions(rate=60.0, stop=clock.now() - began > 10),
-        report=lambda stopped: reports.append((stopped, sum(stream.acknowledged))),
-        ended=lambda: False,
-    )
-    assert reports[-1] == (True, stream.produced)
-    assert stream.produced == pytest.approx(60 * 10, rel=0.1)
-
-
 def test_refused_records_are_a_failure():
     """A stream with holes would make every count wrong."""
-    clock = ManualClock()
-    stream = OrderProducer(sender=Log(refuse=True), topic="orders", partitions=3, clock=clock)
+    stream = OrderStream(Log(refuse=True), topic="orders", partitions=3, clock=SystemClock())
+    stream.start(0.0)
+    stream.send(297)
     with pytest.raises(Unreachable, match=r"refused 297 \(refused\)"):
-        stream.run(
-            read_options=lambda: ProducerOptions(rate=60.0, stop=clock.now() > 1_000_005),
-            report=lambda _stopped: None,
-            ended=lambda: False,
-        )
-
-
-def test_the_control_file(tmp_path: Path):
-    """What is asked is read; a missing or damaged one is named."""
-    path = tmp_path / "control.json"
-    ProducerOptions(rate=5.0, stop=True).write(path)
-    assert ProducerOptions.read(path) == ProducerOptions(rate=5.0, stop=True)
-    path.write_text('{"rate": "fast"}')
-    with pytest.raises(FleetError, match="not a control file"):
-        ProducerOptions.read(path)
-    with pytest.raises(FleetError, match="missing"):
-        ProducerOptions.read(tmp_path / "none.json")
-
-
-def test_a_starter_that_is_gone_before_the_first_look(tmp_path: Path):
-    """Killed while the producer was loaded: it ends, and takes nobody else for its starter."""
-    ProducerOptions(rate=0.0).write(tmp_path / "control")
-    command = (sys.executable, "-m", "fleet.demo.producer", "--bootstrap", "127.0.0.1:1")
-    place = ("--control", str(tmp_path / "control"), "--state", str(tmp_path / "state"))
-    gone = ("--topic", "t", "--partitions", "1", "--starter", str(os.getppid()))
-    done = subprocess.run([*command, *place, *gone], timeout=60, check=False)
-    assert done.returncode == 0
+        stream.stop()

@@ -1,13 +1,11 @@
-"""The producer's process on a real broker: steered, stopped, counted."""
-
-from pathlib import Path
+"""The stream on a real broker: steered, stopped, counted."""
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.demo.measure import begin_at_the_end
-from fleet.demo.producer import OrderStream
+from fleet.demo.producer import OrderStream, order_sender
 from fleet.demo.stage import PARTITIONS, TOPIC
 from fleet.model import TopicPartition
 
@@ -22,12 +20,11 @@ def topic(broker, unique: str) -> str:
     return name
 
 
-def test_every_acknowledged_order_is_in_the_topic(broker, topic: str, tmp_path: Path):
+def test_every_acknowledged_order_is_in_the_topic(broker, topic: str):
     """The stream ends cleanly, says how many there were, and the brokers agree."""
     clock, bootstrap = SystemClock(), broker.bootstrap_servers
-    stream = OrderStream(
-        tmp_path, bootstrap=bootstrap, clock=clock, topic=topic, partitions=PARTITIONS
-    )
+    sender = order_sender(bootstrap)
+    stream = OrderStream(sender, topic=topic, partitions=PARTITIONS, clock=clock)
     try:
         stream.start(240)
         clock.sleep(2.0)
