@@ -1,21 +1,17 @@
 """Storms of a group's whole past: as when one assesses every moment, at a cost that is bounded."""
 
-from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.clock import ManualClock
-from fleet.commands.groups.rebalances import _as_html, storm_spans, storms_since
+from fleet.commands.groups.rebalances import storm_spans, storms_since
 from fleet.config.spec import FleetSpec, StormSpec
 from fleet.decide.storms import Storm, assess, budget_of, expected_rebalances_of
-from fleet.manager.past import Past, ReplayedRows, Source
 from fleet.model import ExpectedCost, StepKind
-from fleet.model.rebalances import Rebalance, standing
 from fleet.report.timeline import Span
 from fleet.slots import ChangeState
-from tests.asking.worlds import START, membership, partitions, rebalance
+from tests.asking.worlds import START, partitions, rebalance
 from tests.support.plans import change_of, plan_of, receipt_of, step_of
 
 SLOTS = (0, 1, 2)
@@ -161,84 +157,3 @@ def test_only_what_tells_them_is_read():
         _, spans = storms_since(spec, read, group="orders", since=until - 60, until=until)
         assert asked == [until - 60 - 1_320]
         assert spans == ((Span(until - 60, until),) if every == 20 else ())
-
-
-class Asked(ReplayedRows):
-    """Rows that note from when on they were asked for."""
-
-    def __init__(self, made):
-        super().__init__(made)
-        self.since: list[float | None] = []
-        self.members: list[float | None] = []
-
-    def rebalances(self, **asked):
-        self.since.append(asked.get("since"))
-        return super().rebalances(**asked)
-
-    def memberships(self, **asked):
-        self.members.append(asked.get("since"))
-        return super().memberships(**asked)
-
-    def standing(self, *, group, at):
-        return standing(super().memberships(group=group, until=at))
-
-
-class Whole(ReplayedRows):
-    """The whole past, whatever was asked."""
-
-    def rebalances(self, **asked):
-        return super().rebalances(**{**asked, "since": None})
-
-
-def test_a_page_since_a_time_reads_two_windows_more():
-    """Of a member that comes and goes for days; the page is that of the whole past."""
-    made = [rebalance(n, n * 20.0, took=1.0) for n in range(1_000)]
-    came = [membership("joined", f"orders-{n}", n * 20.0, 4) for n in range(1_000)]
-    went = [membership("left", f"orders-{n}", n * 20.0 + 10) for n in range(1_000)]
-    since = START + 19_000
-    fleet: Any = SimpleNamespace(spec=FleetSpec(), clock=ManualClock(at=START + 20_000))
-    pages, asked = [], Asked([*made, *came, *went])
-    for rows in (asked, Whole([*made, *came, *went])):
-        source = Source(kind="tables", place="", reaches=START, as_of=START + 20_000)
-        found = [r for r in made if r.ended_at >= since]
-        past = Past(rows=rows, source=source)
-        pages.append(_as_html(fleet, past, found, since=since, until=None))
-    assert pages[0] == pages[1]
-    assert "storm" in pages[0]
-    assert asked.since == [since - 1_320]
-    assert asked.members == [since]
-
-
-class Counted(list[Rebalance]):
-    """Rebalances that count how often they were gone through."""
-
-    times = 0
-
-    def __iter__(self):
-        self.times += 1
-        return super().__iter__()
-
-
-def test_their_cost_is_that_of_their_number():
-    """A member that comes and goes every ten seconds: all are gone through a few times in all."""
-    rebalances = Counted(rebalance(n, n * 10.0) for n in range(4_000))
-    spec = FleetSpec(storm=StormSpec(rebalances=5, window=600.0, cooldown=120.0))
-    assert storm_spans(spec, rebalances, until=START + 40_000) == (
-        Span(START + 50, START + 40_000),
-    )
-    assert rebalances.times < 5
-
-
-SPEC = FleetSpec(storm=StormSpec(rebalances=3, window=60.0, cooldown=30.0))
-
-
-def test_storms_have_a_beginning_and_an_end():
-    """From the first rebalance above the budget until the window has calmed; two are two."""
-    often = [rebalance(n, n * 5) for n in range(10)]
-    again = [rebalance(100 + n, 1000 + n * 5) for n in range(10)]
-    first, second = storm_spans(SPEC, [*often, *again], until=START + 1046)
-    assert first.start == START + 15
-    assert START + 45 < first.end < START + 45 + 90 + 1
-    assert (second.start, second.end) == (START + 1015, START + 1046)
-    assert storm_spans(SPEC, often[:3], until=START + 500) == ()
-    assert storm_spans(SPEC, [], until=START) == ()

@@ -8,15 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-from itertools import cycle
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from fleet.act import spark_server
 from fleet.clock import ManualClock
 from fleet.history import tables
 from fleet.history.retention import MANY, tidy
@@ -152,17 +149,6 @@ def test_killed_before_any_commit_nothing_is_lost_or_twice(request, tmp_path, cl
     assert ended == 0
 
 
-@pytest.fixture
-def spark(spark_home, monkeypatch):
-    """A session on the shared server; one that is not stopped waits for it at the end."""
-    from pyspark.sql import SparkSession
-
-    monkeypatch.setenv(spark_server.TOKEN_ENV, spark_server.token(spark_home))
-    made = SparkSession.builder.remote(spark_server.connect_url(spark_home)).create()
-    yield made
-    made.stop()
-
-
 def test_a_column_that_a_release_adds_is_published(tmp_path, clock, monkeypatch):
     """Rows of before have nulls in it, in files that were merged too."""
     with monkeypatch.context() as before:
@@ -177,50 +163,3 @@ def test_a_column_that_a_release_adds_is_published(tmp_path, clock, monkeypatch)
         assert held == recorded(tmp_path, "rebalances")
         assert sorted(str(row["aborted"]) for row in held) == ["0", "0", "None", "None"]
         assert [each.aborted for each in Tables(tmp_path).rebalances()] == [0, 0, 0, 0]
-
-
-@pytest.mark.spark
-def test_every_reader_counts_the_same_rows_during_compaction(tmp_path, clock, spark):
-    """DuckDB, pandas and Spark, again and again, while batches come and are merged."""
-    import duckdb
-
-    path = str(tmp_path / "rebalances")
-
-    def by_duckdb():
-        rows = DeltaTable(path).to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
-        asked = "SELECT count(*), count(DISTINCT number) FROM rows"
-        return duckdb.connect().execute(asked).fetchone()
-
-    def by_pandas():
-        rows = DeltaTable(path).to_pandas()
-        return len(rows), rows.number.nunique()
-
-    def by_spark():
-        rows = spark.read.parquet(*DeltaTable(path).file_uris())
-        return rows.selectExpr("count(*)", "count(DISTINCT number)").first()
-
-    readers, written, enough = (by_spark, by_duckdb, by_pandas), [2], threading.Event()
-    writer = opened(tmp_path, clock)
-    add(writer, 0)
-
-    def write():
-        while not enough.is_set():
-            written.append(written[-1] + 2)
-            add(writer, len(written) - 1)
-            tidy(writer)
-
-    work = threading.Thread(target=write, daemon=True)
-    work.start()
-    try:
-        for turn, count in enumerate(cycle(readers)):
-            if turn >= 4 * len(readers) and len(written) > 2 * MANY:
-                break  # compaction ran
-            assert work.is_alive(), "the writer failed"
-            least = written[-1] - 2
-            rows, distinct = count()
-            assert rows == distinct, f"{count.__name__} counts rows twice"
-            assert least <= rows <= written[-1], count.__name__
-    finally:
-        enough.set()
-        work.join()
-    assert {tuple(count()) for count in readers} == {(written[-1], written[-1])}

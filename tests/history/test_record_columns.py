@@ -3,7 +3,6 @@
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,23 +102,6 @@ def test_spoiled_records_among_true_ones(pairs: list[Pair]):
     agree(pairs)
 
 
-@examples(200)
-@given(st.lists(st.tuples(st.none() | st.binary(), st.none() | st.binary()), max_size=8))
-def test_random_bytes(pairs: list[Pair]):
-    """Whatever stands in the log."""
-    agree(pairs)
-
-
-@examples(60)
-@given(making.commits() | making.events())
-def test_every_truncation(pair: Pair):
-    """A true record, cut at each of its bytes."""
-    key, value = pair
-    cuts: list[Pair] = [((key or b"")[:at], value) for at in range(len(key or b""))]
-    cuts += [(key, (value or b"")[:at]) for at in range(len(value or b""))]
-    agree(cuts)
-
-
 def test_golden_vectors():
     """Records of a 4.3.1 broker."""
     vectors = (COMMIT, CREATED, EPOCH, ASSIGNED, JOINED, TARGET, CURRENT)
@@ -177,13 +159,3 @@ def test_slices_and_wide_arrays():
     assert found.column("topic_partition").to_pylist() == [4, 5, 6]
     assert found.column("committed").to_pylist() == [4, 5, 6]
     assert columns([], [], [], keys.slice(0, 0), values.slice(0, 0)).num_rows == 0
-
-
-@pytest.mark.parametrize("kind", sorted(TYPES))
-def test_every_type_has_a_tombstone(kind: int):
-    """A null value of each type of key."""
-    about = {"member_id": "m", "regex": "r", "topic": "t", "partition": 7}
-    rest = tuple(about[name] for name in TYPES[kind].key.fields if name != "group")
-    row = agree([(record_key(kind, "g", *rest), None)])[0]
-    assert (row["version"], row["problem"], row["group"]) == (-1, None, "g")
-    assert row["member"] == ("m" if rest == ("m",) else None)

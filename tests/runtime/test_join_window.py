@@ -41,17 +41,6 @@ def test_widened_and_put_back(admin, unique, window):
     assert not window().restore()
 
 
-def test_a_killed_managers_window_is_closed_by_the_next(admin, unique, window):
-    """Even if the next one widens first, what is put back is what stood before the first."""
-    group = f"window-{unique}"
-    admin.set_group_setting(group, SETTING, "250")
-    is_set(admin, group, "250")
-    window().widen()
-    window().widen()
-    assert window().restore()
-    is_set(admin, group, "250")
-
-
 def test_targets_right_after_one_another_do_not_take_ours_for_the_owners(admin, unique, window):
     """What was put back is read back before it is forgotten, by the next slot targets too."""
     group = f"window-{unique}"
@@ -59,16 +48,6 @@ def test_targets_right_after_one_another_do_not_take_ours_for_the_owners(admin, 
         assert window().widen() is None
         assert window().restore(), "there was something to put back"
     is_set(admin, group, None)
-
-
-def test_an_owners_wider_interval_is_kept(admin, unique, window):
-    """Who wants assignments further apart than we do has it so."""
-    group = f"window-{unique}"
-    admin.set_group_setting(group, SETTING, "9000")
-    is_set(admin, group, "9000")
-    assert window().widen() is None
-    is_set(admin, group, "9000")
-    assert not window().restore()
 
 
 def test_the_bounds_are_the_brokers(admin, unique):
