@@ -138,8 +138,14 @@ def load_scenario(path: Path) -> ScenarioSpec:
 
 
 COUNTS = ("rebalances", "moved", "duplicates")
-FIGURES = (*COUNTS, "downtime_p50", "downtime_p95", "downtime_longest", "settled")
-"""Counts, then seconds. Downtime is a partition's time without an owner."""
+LABELS = {
+    **{name: name for name in COUNTS},
+    "downtime_p50_seconds": "total downtime, p50",
+    "downtime_p95_seconds": "total downtime, p95",
+    "downtime_longest_seconds": "longest downtime",
+    "settled_seconds": "settled",
+}
+"""Key of a figure → its row in the table. The totals may exceed the longest single downtime."""
 
 _GRACE = 60.0
 """Seconds for a history that has to be read from the broker."""
@@ -190,8 +196,9 @@ def simulate(
     or after KIP-62. They run against a model of Kafka's coordinator, classic or KIP-848, on
     simulated time. The same seed gives the same run.
 
-    Figures count from the first event on. Downtime is a partition's time without an owner: p50 and
-    p95 over partitions, and the longest single downtime.
+    Figures count from the first event on. Downtime is a partition's time without an owner. The
+    total adds up all downtimes of one partition: p50 and p95 over partitions. The longest downtime
+    is a single one.
 
     --group and --scale simulate N members for a group as `fleet rebalances` shows it. If Fleet runs
     the group, its slots open or leave together; else one process starts or stops every 2 s.
@@ -225,11 +232,10 @@ def simulate(
         markup=False,
     )
     rows = table("FIGURE", "P50", "P95", right=("P50", "P95"))
-    for name in FIGURES:
-        key = name if name in COUNTS else f"{name}_seconds"
-        p50, p95 = answer["figures"][key]["p50"], answer["figures"][key]["p95"]
-        shown = str if name in COUNTS else duration
-        rows.add_row(name.replace("_", " "), shown(p50), shown(p95))
+    for key, label in LABELS.items():
+        shown = str if key in COUNTS else duration
+        found = answer["figures"][key]
+        rows.add_row(label, shown(found["p50"]), shown(found["p95"]))
     console.print(rows)
     if answer["unsettled"]:
         console.print(f"{plural(answer['unsettled'], 'run')} did not settle within a day")
