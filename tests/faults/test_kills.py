@@ -6,13 +6,14 @@ no slot is held by the dead. The broker of these tests is their own, since it is
 
 import contextlib
 import time
+from pathlib import Path
 
 import pytest
 
 from fleet.model import ReceiptResult
 from fleet.slots import ChangeState, Phase
 from fleet.system.processes import ProcessId, alive
-from tests.faults.weather import Weather, WeatherShop, disk_of_its_own, is_unclean
+from tests.faults.weather import LEASE, WeatherShop, biggest, disk_of_its_own, is_unclean
 from tests.support import needs
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import rebalances
@@ -59,7 +60,7 @@ def shop(own_broker, tmp_path_factory):
             yield shop
         lost, twice = shop.lost_and_duplicates()
         assert lost == 0
-        assert twice <= UNCLEAN * biggest_batch(shop), "more than the batches in hand"
+        assert twice <= UNCLEAN * biggest(shop.entries()), "more than the batches in hand"
 
 
 @pytest.fixture
@@ -73,15 +74,6 @@ def begin_with(shop: Workshop, slots: int) -> None:
     """Have this many active slots; nothing to do where the last test left them."""
     shop.apply(slots)
     shop.until(lambda: shop.all_active(slots), f"{slots} active slots to begin with")
-
-
-def biggest_batch(shop: Workshop) -> int:
-    """Most records that one worker was called for at one moment."""
-    sums: dict[tuple[str, float], int] = {}
-    for e in shop.entries():
-        key = (e.worker, e.at)
-        sums[key] = sums.get(key, 0) + e.last - e.first + 1
-    return max(sums.values(), default=0)
 
 
 def test_worker_and_supervisor(two, own_broker):
@@ -149,14 +141,29 @@ def test_a_full_disk(two, own_broker):
     """The fleet's own, for three leases: nobody ends, and no slot changes hands."""
     shop = two
     before, told, held = rebalances(own_broker, shop.group), len(shop.events()), tokens(shop)
-    weather = Weather(shop, own_broker)
-    weather.disk_full()
-    shop.until(weather.cooldown, "the fleet to be well after its disk was full")
+    fill_disk(shop.home, 3 * LEASE)
+    shop.until(
+        lambda: shop.all_active(2) and shop.has_standby(), "the fleet after its disk was full"
+    )
     done = len(shop.entries())
     shop.until(lambda: len(shop.entries()) > done + 5, "batches after the disk was full")
     assert [e for e in shop.events()[told:] if is_unclean(e)] == []
     assert tokens(shop) == held, "slots were taken from the living"
     assert rebalances(own_broker, shop.group) == before
+
+
+def fill_disk(home: Path, seconds: float) -> None:
+    """Nothing can be written under the home for a while: store and logs alike."""
+    filler = home / "filler"
+    try:
+        with filler.open("wb", buffering=0) as file:
+            for size in (1 << 20, 1 << 12, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(b"\0" * size) == size:
+                        pass
+        time.sleep(seconds)
+    finally:
+        filler.unlink()
 
 
 def tokens(shop: Workshop) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """Bad weather over a fleet of pods, by every way of membership: nothing lost, nobody evicted.
 
-What weather does to processes is in tests/faults/test_weather.py; here is what only a cluster
+What processes of one machine meet is in tests/faults/matrix_faults.py; here is what only a cluster
 can do: an API server that takes no write, a quota, brokers that are away while pods roll.
 """
 
