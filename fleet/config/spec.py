@@ -393,7 +393,11 @@ class KubernetesRuntimeSpec(Strict):
     tolerations: tuple[dict[str, Any], ...] = ()
     """Tolerations of the pods."""
     spread: bool = True
-    """Spread the workers evenly over nodes and zones (preferred, not required)."""
+    """Spread the workers evenly over nodes and zones."""
+    spread_required: bool = False
+    """Leave a pod pending if it cannot be spread over nodes, instead of only preferring that."""
+    max_unavailable: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Workers that may be evicted at once (PodDisruptionBudget)."""
     labels: dict[LabelKey, LabelValue] = Field(default_factory=dict)
     """Labels to add to the pods."""
     annotations: dict[LabelKey, str] = Field(default_factory=dict)

@@ -1,8 +1,12 @@
-"""The chart: linted, rendered, and judged by a real API server."""
+"""The chart: linted, rendered, and judged by a real API server.
+
+docs/how-to/alerts.md shows values that are rendered here.
+"""
 
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,13 @@ import pytest
 import yaml
 
 from fleet import __version__
+from fleet.config.first_job import dagster_instance
+from fleet.config.load import load
+from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec
+from fleet.kubernetes.manifests.deployment_objects import fleet_objects
+from fleet.report.alert_rules import rules
+from fleet.report.dashboard import dashboard_json
+from tests.support.declared import settings_of
 from tests.support.kube_api import KubeApi, program
 from tests.support.needs import repository
 
@@ -26,9 +37,17 @@ VALUES: dict[str, Any] = {
         }
     },
     "kafka": {"envFrom": ["kafka"], "mounts": {"kafka-tls": "/etc/kafka"}},
+    "dagster": {"enabled": True, "database": {"secret": "database"}},
     "networkPolicy": {"egress": [{"ports": [{"port": 9092, "protocol": "TCP"}]}]},
     "operator": {"priorityClassName": "high", "tolerations": [{"operator": "Exists"}]},
 }
+MONITORED = {
+    "serviceMonitor": True,
+    "podMonitor": True,
+    "rules": {"enabled": True},
+    "dashboard": {"enabled": True},
+}
+ENTRY = {"group": "orders", "topics": ["orders"], "worker": {"entrypoint": "job:process"}}
 
 
 def helm(
@@ -57,6 +76,12 @@ def rendered(namespace: str, values: dict[str, Any]) -> list[dict[str, Any]]:
     return [each for each in yaml.safe_load_all(text) if each]
 
 
+def the(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    """One of them."""
+    (found,) = [e for e in objects if (e["kind"], e["metadata"]["name"]) == (kind, name)]
+    return found
+
+
 def test_the_chart_is_clean() -> None:
     """By Helm's own lint, also of what is only a warning."""
     assert "0 chart(s) failed" in done("lint", "--strict", str(CHART), values=VALUES)
@@ -77,6 +102,10 @@ def test_the_chart_is_of_this_release() -> None:
         ({"clusters": {"main": {"cluster": {}}}}, "bootstrap_servers"),
         ({"clusters": {"main": {**VALUES["clusters"]["main"], "fleets": []}}}, "main"),
         ({"image": {"name": ""}}, "image.name is missing"),
+        ({"workers": {"spread": "yes"}}, "spread"),
+        ({"workers": {"maxUnavailable": 0}}, "maxUnavailable"),
+        ({"dagster": {"fleets": [{"topics": ["a"]}]}}, "group"),
+        ({"dagster": {"image": "fleet-manager:latest"}}, "image"),
     ],
 )
 def test_wrong_values_are_refused_by_their_key(values: dict[str, Any], why: str) -> None:
@@ -86,16 +115,43 @@ def test_wrong_values_are_refused_by_their_key(values: dict[str, Any], why: str)
     assert why in result.stderr
 
 
+@pytest.fixture(scope="module")
+def monitored(kube_api: KubeApi) -> KubeApi:
+    """A server with the names of Prometheus Operator's kinds; their schemas take anything."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    for kind in ("PrometheusRule", "PodMonitor", "ServiceMonitor"):
+        names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
+        kube_api.define(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": f"{names['plural']}.monitoring.coreos.com"},
+                "spec": {
+                    "group": "monitoring.coreos.com",
+                    "scope": "Namespaced",
+                    "names": names,
+                    "versions": [version],
+                },
+            }
+        )
+    return kube_api
+
+
 @pytest.mark.parametrize("watched", [0, 2])
-def test_the_server_takes_every_object(kube_api: KubeApi, watched: int) -> None:
+def test_the_server_takes_every_object(monitored: KubeApi, watched: int) -> None:
     """Unknown fields refused, as the restricted Pod Security Standard wants the pods."""
-    namespace = kube_api.namespace()
-    others = [kube_api.namespace() for _ in range(watched)]
+    namespace = monitored.namespace()
+    others = [monitored.namespace() for _ in range(watched)]
     path = f"/api/v1/namespaces/{namespace}"
-    found = kube_api.send("GET", path, None)
+    found = monitored.send("GET", path, None)
     found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
-    kube_api.send("PUT", path, found)
-    objects = rendered(namespace, {**VALUES, "watchNamespaces": others})
+    monitored.send("PUT", path, found)
+    mounts = {"mounts": {"kafka.tls": "/etc/kafka", "k" * 63: "/more"}}
+    more = {"watchNamespaces": others, "monitoring": MONITORED, "kafka": mounts}
+    database = VALUES["dagster"] if watched else {"enabled": True}
+    objects = rendered(namespace, {**VALUES, **more, "dagster": database})
     pods = [
         {
             "apiVersion": "v1",
@@ -106,10 +162,10 @@ def test_the_server_takes_every_object(kube_api: KubeApi, watched: int) -> None:
         for each in objects
         if each["kind"] == "Deployment"
     ]
-    assert len(pods) == 2
+    assert len(pods) == 3
     said = subprocess.run(
         [
-            *(program("kubectl"), "--kubeconfig", str(kube_api.kubeconfig()), "apply"),
+            *(program("kubectl"), "--kubeconfig", str(monitored.kubeconfig()), "apply"),
             *("--dry-run=server", "--validate=strict", "-f", "-"),
         ],
         input=yaml.safe_dump_all([*objects, *pods]),
@@ -118,8 +174,105 @@ def test_the_server_takes_every_object(kube_api: KubeApi, watched: int) -> None:
     assert said.returncode == 0, said.stderr
     assert said.stdout.count("(server dry run)") == len(objects) + len(pods)
     assert "Warning" not in said.stderr
+    assert ("job_namespace" in json.dumps(objects)) == bool(watched)
     roles = {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"}
-    assert roles == set(others or [namespace])
+    assert roles == {*(others or [namespace]), *([namespace] if watched else ())}
+
+
+def test_parts_come_only_when_they_are_wanted() -> None:
+    """The least is the operator and what it needs."""
+    off = {
+        key: {"enabled": False}
+        for key in ("exporter", "dagster", "admissionPolicy", "flowSchema", "networkPolicy")
+    }
+    objects = rendered("system", {**VALUES, **off, "crd": {"install": False}})
+    assert {each["kind"] for each in objects} == {
+        *("ServiceAccount", "Role", "RoleBinding", "Secret", "ConfigMap", "Deployment"),
+    }
+    assert [e["metadata"]["name"] for e in objects if e["kind"] == "Deployment"] == [
+        "fleet-operator"
+    ]
+
+
+def test_rules_and_dashboard_are_those_of_fleet_render() -> None:
+    """One source of each alert; a rendering of one's own takes its place."""
+    spec = FleetSpec.model_validate({"cluster": {"name": "main"}})
+    objects = rendered("system", {**VALUES, "monitoring": MONITORED})
+    assert the(objects, "PrometheusRule", "fleet-main")["spec"] == rules(spec)
+    dashboard = the(objects, "ConfigMap", "fleet-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["fleet.json"]) == json.loads(dashboard_json())
+
+    main = {**VALUES["clusters"]["main"], "alerts": {"max_lag": "1m"}}
+    limited = {**VALUES, "clusters": {"main": main}, "monitoring": MONITORED}
+    assert "fleet render alert-rules" in helm(*TEMPLATE, values=limited).stderr
+    given = {**MONITORED, "rules": {"enabled": True, "files": {"main": "groups: []"}}}
+    objects = rendered("system", {**limited, "monitoring": given})
+    assert the(objects, "PrometheusRule", "fleet-main")["spec"] == {"groups": []}
+
+    main["alerts"] = {"runbooks": "https://wiki.example/fleet"}
+    objects = rendered("system", limited)
+    text = json.dumps(the(objects, "PrometheusRule", "fleet-main"))
+    assert '"https://wiki.example/fleet/group-lag.md"' in text
+    assert "RUNBOOKS" not in text
+
+
+@pytest.mark.prometheus
+def test_prometheus_takes_what_is_in_the_rule_object(tmp_path: Path) -> None:
+    """Its operator hands `spec` to Prometheus as it is."""
+    file = tmp_path / "rules.yml"
+    objects = rendered("system", {**VALUES, "monitoring": MONITORED})
+    file.write_text(yaml.safe_dump(the(objects, "PrometheusRule", "fleet-main")["spec"]))
+    said = subprocess.run(
+        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_dagster_reads_the_clusters_file_and_its_own_fleets(tmp_path: Path) -> None:
+    """Its instance is that of `fleet new`; its fleets run where the operator's do."""
+    dagster = {"enabled": True, "fleets": [ENTRY]}
+    objects = rendered("system", {**VALUES, "watchNamespaces": ["shop"], "dagster": dagster})
+    data = the(objects, "ConfigMap", "fleet-dagster")["data"]
+    assert yaml.safe_load(data["dagster.yaml"]) == dagster_instance("/var/lib/fleet/dagster")
+    spec = load(tmp_path / "fleet.yaml", {}, text=data["fleet.yaml"])
+    assert [each.group for each in spec.fleets] == ["orders"]
+    assert isinstance(spec.runtime, KubernetesRuntimeSpec)
+    assert (spec.runtime.namespace, spec.runtime.env_from) == ("shop", ("kafka",))
+    elsewhere = {"enabled": True, "cluster": "spare"}
+    assert "has no spare" in helm(*TEMPLATE, values={**VALUES, "dagster": elsewhere}).stderr
+
+
+def workers(tmp_path: Path, **values: Any) -> Callable[[str], dict[str, Any]]:
+    """The `spec` of a fleet's objects, by kind, under these `workers`."""
+    dagster = {"enabled": True, "fleets": [{**ENTRY, "runtime": {"image": "jobs:1"}}]}
+    objects = rendered("system", {**VALUES, "dagster": dagster, "workers": values})
+    text = the(objects, "ConfigMap", "fleet-dagster")["data"]["fleet.yaml"]
+    spec = load(tmp_path / "fleet.yaml", {}, text=text)
+    made = fleet_objects(settings_of(spec.fleets[0], cluster=spec.cluster))
+    return lambda kind: next(dict(each["spec"]) for each in made if each["kind"] == kind)
+
+
+def test_workers_leave_a_lost_node_before_their_session_ends(tmp_path: Path) -> None:
+    """And are evicted one at a time, unless the values say otherwise."""
+    made = workers(tmp_path)
+    pod = made("Deployment")["template"]["spec"]
+    assert [(each["key"], each["effect"]) for each in pod["tolerations"]] == [
+        (f"node.kubernetes.io/{taint}", "NoExecute") for taint in ("not-ready", "unreachable")
+    ]
+    assert {each["tolerationSeconds"] for each in pod["tolerations"]} == {60}
+    assert made("PodDisruptionBudget")["maxUnavailable"] == 1
+    spread = [each["whenUnsatisfiable"] for each in pod["topologySpreadConstraints"]]
+    assert spread == ["ScheduleAnyway", "ScheduleAnyway"]
+
+    made = workers(tmp_path, maxUnavailable=12, tolerationSeconds=0, spread="required")
+    pod = made("Deployment")["template"]["spec"]
+    assert "tolerations" not in pod
+    assert made("PodDisruptionBudget")["maxUnavailable"] == 12
+    spread = [each["whenUnsatisfiable"] for each in pod["topologySpreadConstraints"]]
+    assert spread == ["DoNotSchedule", "ScheduleAnyway"]
+    made = workers(tmp_path, spread="none")
+    assert "topologySpreadConstraints" not in made("Deployment")["template"]["spec"]
 
 
 def test_a_second_release_leaves_the_definition_to_the_first(kube_api: KubeApi) -> None:

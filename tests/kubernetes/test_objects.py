@@ -59,7 +59,7 @@ def test_the_selector_finds_the_pods_and_no_other_fleets() -> None:
     assert first["selector"]["matchLabels"].items() <= labels.items()
     assert not second["selector"]["matchLabels"].items() <= labels.items()
     names = ObjectNames("main", "orders")
-    assert budget(names, "fleets")["spec"]["selector"] == first["selector"]
+    assert budget(names, settings(fleet()).group)["spec"]["selector"] == first["selector"]
 
 
 def test_labels_and_annotations_of_the_spec_do_not_replace_ours() -> None:

@@ -1,10 +1,10 @@
 """Write what the code says of itself: `python -m tests.reference.pages`.
 
 The keys of docs/reference/fleet-yaml.md, fleet.schema.json and the CRD in k8s/chart/files come from
-fleet/config/spec*.py, the help in cli.md from the commands, the columns in json.md from
-fleet/commands/groups/group_status.py, the table in acls.md from fleet/config/acls.py; in
-docs/contributing, the tables of benchmark-log.md and faults.md from docs/data.
-tests/reference/test_pages.py compares all with the code.
+fleet/config/spec*.py, the alert rules and the dashboard beside it from fleet/report, the help in
+cli.md from the commands, the columns in json.md from fleet/commands/groups/group_status.py, the
+table in acls.md from fleet/config/acls.py; in docs/contributing, the tables of benchmark-log.md and
+faults.md from docs/data. tests/reference/test_pages.py compares all with the code.
 """
 
 import ast
@@ -27,6 +27,8 @@ from fleet.commands.groups.group_status import GROUPS, PARTITIONS, SLOTS
 from fleet.config import acls
 from fleet.config.load import _bare, _bounds, _literals, _models, _tag_of
 from fleet.config.spec import FleetSpec, GroupSpec, seconds
+from fleet.report.alert_rules import rules_yaml
+from fleet.report.dashboard import dashboard_json
 from tests.faults import matrix_table
 from tests.reference.crd import definition
 from tests.support.needs import repository
@@ -164,6 +166,13 @@ def crd() -> str:
     return definition(models, told, AGAIN)
 
 
+def alert_rules() -> str:
+    """The rules of a cluster; the chart fills in its name and where its runbooks are."""
+    alerts = {"runbooks": "https://RUNBOOKS"}
+    spec = FleetSpec.model_validate({"cluster": {"name": "CLUSTER"}, "alerts": alerts})
+    return rules_yaml(spec)
+
+
 def _tagged(model: type[BaseModel]) -> str | None:
     tags = (key for key in ("protocol", "policy", "kind") if key in model.model_fields)
     return next(tags, None) if _tag_of(model) else None
@@ -275,7 +284,9 @@ PAGES = {
     "docs/contributing/benchmark-log.md": rebalance_page,
     "docs/contributing/faults.md": matrix_page,
     "fleet/config/fleet.schema.json": schema,
+    "k8s/chart/files/alert-rules.yaml": alert_rules,
     "k8s/chart/files/consumerfleets.yaml": crd,
+    "k8s/chart/files/dashboard.json": dashboard_json,
 }
 
 

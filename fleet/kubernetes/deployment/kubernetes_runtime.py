@@ -131,7 +131,7 @@ class KubernetesRuntime:
             self.api.create(each)
         for each in (
             *deployment_objects.maps(names, namespace),
-            deployment_objects.budget(names, namespace),
+            deployment_objects.budget(names, known.group),
         ):
             self.api.apply(each)
         self.api.apply(deployment_objects.settings_map(known, code=packed, text=settings))

@@ -135,14 +135,15 @@ def deployment_again(
     }
 
 
-def budget(names: ObjectNames, namespace: str) -> Object:
-    """One worker at a time may be evicted; one that never became ready may always be."""
+def budget(names: ObjectNames, group: GroupSpec) -> Object:
+    """Bounds how many workers are evicted at once; one that never became ready may always be."""
+    runtime = runtime_of(group)
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": metadata(names, namespace, names.budget),
+        "metadata": metadata(names, runtime.namespace, names.budget),
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": runtime.max_unavailable,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": names.selector()},
         },
@@ -270,6 +271,6 @@ def fleet_objects(
         *leases(names, namespace, group),
         *maps(names, namespace),
         settings_map(settings, code=code),
-        budget(names, namespace),
+        budget(names, group),
         deployment(settings, replicas=replicas),
     ]

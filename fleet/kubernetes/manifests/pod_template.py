@@ -137,7 +137,7 @@ def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
     }
     spec |= placement(runtime)
     if runtime.spread:
-        spec["topologySpreadConstraints"] = _spread(names)
+        spec["topologySpreadConstraints"] = _spread(names, required=runtime.spread_required)
     made = overlaid(
         {"metadata": {"labels": dict(runtime.labels), "annotations": {}}, "spec": spec},
         runtime.pod_template.model_dump(),
@@ -312,15 +312,18 @@ def _volume(secret: str) -> str:
     return name if len(name) <= _LONGEST_LABEL and "." not in name else k8s_slug("secret", secret)
 
 
-def _spread(names: ObjectNames) -> list[Object]:
-    """Each revision's workers over nodes and zones, if it can be: uneven beats smaller."""
+def _spread(names: ObjectNames, *, required: bool) -> list[Object]:
+    """Spreads each revision's workers over nodes and zones; required: nodes, or the pod waits."""
     return [
         {
             "maxSkew": 1,
             "topologyKey": key,
-            "whenUnsatisfiable": "ScheduleAnyway",
+            "whenUnsatisfiable": strictness,
             "labelSelector": {"matchLabels": names.selector()},
             "matchLabelKeys": [HASH_LABEL],
         }
-        for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        for key, strictness in (
+            ("kubernetes.io/hostname", "DoNotSchedule" if required else "ScheduleAnyway"),
+            ("topology.kubernetes.io/zone", "ScheduleAnyway"),
+        )
     ]
