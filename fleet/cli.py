@@ -73,7 +73,7 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "worker": Lazy("operate.processes", "Operate", "Run one worker in the foreground."),
     "exporter": Lazy("operate.processes", "Operate", "Serve Prometheus metrics of every group."),
     "operator": Lazy("operate.processes", "Operate", "Keep the ConsumerFleets of Kubernetes."),
-    "render": Lazy("operate.rendering", "Operate", "Render manifests, alerts and a dashboard."),
+    "render": Lazy("operate.rendering", "Operate", "Render alerts, a dashboard and objects."),
     "config": Lazy("operate.rendering", "Operate", "Check fleet.yaml offline; print its schema."),
     "dev": Lazy("operate.broker", "Operate", "Run the embedded Kafka for tests and demos."),
     "completion": Lazy("operate.rendering", "Operate", "Print a shell's completion script."),

@@ -157,20 +157,6 @@ class Runtime(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestOptions:
-    """Selects the manifests to render."""
-
-    text: str
-    """Text of fleet.yaml."""
-    parts: frozenset[str]
-    """Parts, of fleet.system.runtimes.PARTS."""
-    groups: tuple[str, ...] = ()
-    """Groups whose workers to render; empty: all."""
-    image: str | None = None
-    """Image of manager and exporter; None: the workers' image."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOptions:
     """Sets what the operator watches, and how often it looks."""
 
@@ -184,15 +170,6 @@ class OperatorOptions:
     """Seconds between two passes over a resource at rest."""
     listen: str | None = None
     """Address of /healthz and /readyz; None: nothing listens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifests:
-    """Holds the objects of a fleet.yaml in the order to apply them."""
-
-    objects: tuple[dict[str, Any], ...]
-    secrets: tuple[str, ...]
-    """Secrets that the objects refer to and the user creates; no value is ever rendered."""
 
 
 class RuntimeKind(Protocol):
@@ -217,25 +194,7 @@ class RuntimeKind(Protocol):
         del runtime, environ, clock
         return ()
 
-    def manifests(self, spec: FleetSpec, options: ManifestOptions) -> Manifests:
-        """Renders a fleet.yaml as objects. Raises ConfigError if this runtime has none."""
-        del options
-        raise ConfigError(
-            f"the fleets of cluster {spec.cluster.name} run on this machine (runtime.kind local), "
-            "which has no manifests; write runtime: {kind: kubernetes, namespace: …, image: …}"
-        )
-
-    def try_out(
-        self, spec: FleetSpec, made: Manifests, *, environ: Mapping[str, str], clock: Clock
-    ) -> tuple[str, ...]:
-        """Validates objects on the cluster without a change; returns one sentence for each.
-
-        Raises Refused with all refusals, or Unreachable.
-        """
-        del spec, made, environ, clock
-        return ()
-
-    def declared(self, resource: Mapping[str, Any], clusters: Path) -> Manifests:
+    def declared(self, resource: Mapping[str, Any], clusters: Path) -> tuple[dict[str, Any], ...]:
         """Renders what the operator makes of a resource; clusters: as of OperatorOptions."""
         del resource, clusters
         raise ConfigError("this runtime has no resources that an operator could keep")

@@ -7,7 +7,6 @@ each worker's pod pays for the others.
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -22,49 +21,22 @@ from fleet.slots.store import Store
 from fleet.worker.pod_environment import raw_revision
 
 if TYPE_CHECKING:
-    from fleet.act.runtime import ManifestOptions, Manifests, OperatorOptions
+    from fleet.act.runtime import OperatorOptions
     from fleet.decide.adopted import Adopted
     from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 
 
-# Manifests, which a worker's pod never needs and does not import.
+# The operator, which a worker's pod never needs and does not import.
 
 
-class Rendering:
-    """Implements the manifests of `fleet.act.runtime.RuntimeKind`."""
-
-    def manifests(self, spec: FleetSpec, options: "ManifestOptions") -> "Manifests":
-        """See `fleet.kubernetes.manifests.rendering.manifests`."""
-        from fleet.kubernetes.manifests.rendering import manifests  # noqa: PLC0415
-
-        return manifests(spec, options)
-
-    def try_out(
-        self, spec: FleetSpec, made: "Manifests", *, environ: Mapping[str, str], clock: Clock
-    ) -> tuple[str, ...]:
-        """See `fleet.kubernetes.manifests.rendering.validate_objects`."""
-        from fleet.kubernetes.manifests.part_objects import kubernetes  # noqa: PLC0415
-        from fleet.kubernetes.manifests.rendering import validate_objects  # noqa: PLC0415
-
-        runtime = kubernetes(spec)
-        with connect(
-            namespace=runtime.namespace, context=runtime.context, environ=environ, clock=clock
-        ) as api:
-            return validate_objects(api, made.objects)
-
-
-class Operating(Rendering):
+class Operating:
     """Implements the operator of `fleet.act.runtime.RuntimeKind`."""
 
-    def declared(self, resource: Mapping[str, Any], clusters: Path) -> "Manifests":
+    def declared(self, resource: Mapping[str, Any], clusters: Path) -> tuple[dict[str, Any], ...]:
         """See `fleet.kubernetes.operator.resource`."""
-        from fleet.act.runtime import ManifestOptions  # noqa: PLC0415
-        from fleet.kubernetes.operator.resource import opened  # noqa: PLC0415
+        from fleet.kubernetes.operator.resource import objects_of  # noqa: PLC0415
 
-        spec = opened(resource, clusters)
-        made = self.manifests(spec, ManifestOptions(text="", parts=frozenset({"workers"})))
-        objects = tuple(each for each in made.objects if each["kind"] != "Namespace")
-        return replace(made, objects=objects)
+        return objects_of(resource, clusters)
 
     def operate(
         self,

@@ -13,8 +13,6 @@ from fleet.errors import ConfigError
 from fleet.extras import EXTRAS, need
 
 ENTRY_POINTS: Final = "fleet.runtimes"
-PARTS: Final = ("workers", "network", "exporter", "manager", "monitoring")
-"""What of a fleet.yaml can be rendered for a cluster (`fleet render manifests --part`)."""
 
 
 def runtime_kind(name: str) -> Any:

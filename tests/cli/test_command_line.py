@@ -35,7 +35,7 @@ NEEDS_FILE = {
     "history": ["sync"],
     "worker": ["--group", "orders"],
     "exporter": [],
-    "render": ["manifests"],
+    "render": ["alert-rules"],
     "config": ["check"],
     "supervise": [],
 }

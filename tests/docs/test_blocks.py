@@ -6,6 +6,7 @@ or, where it needs what only its page has, compiled. `text` is what was printed.
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,20 +35,8 @@ fleets:
     worker: {entrypoint: "job:process", protocol: classic}
   - {group: payments, topics: [orders], mode: observe}
 """
-ON_KUBERNETES = """
-cluster: {name: main, bootstrap_servers: "broker-1:9092"}
-mode: act
-fleets:
-  - group: orders-enrichment
-    topics: [orders]
-    worker: {protocol: classic, entrypoint: "jobs.orders:process", spark: "local[2]"}
-    replicas: {min: 2, max: 12, standby: 1}
-    runtime:
-      kind: kubernetes
-      namespace: fleets
-      image: "registry.example/orders:1"
-      env_from: [kafka-login]
-"""
+FILE_NAME = re.compile(r"# (\S+\.yaml)\n")
+"""The first line of a block that a reader keeps as a file."""
 LANGUAGES = {"sh", "console", "yaml", "json", "toml", "python", "sql", "text"}
 
 
@@ -100,6 +89,9 @@ def test_json(block: Block) -> None:
 def test_yaml(block: Block, tmp_path: Path) -> None:
     """A part of fleet.yaml is valid where it is put into the smallest file that has it."""
     (tmp_path / "kafka-ca.pem").touch()
+    name = FILE_NAME.match(block.text)
+    if name and name[1] != "fleet.yaml":
+        return  # of another program, which `test_kubernetes_commands` runs
     for each in yaml.safe_load_all(block.text):
         if isinstance(each, list) and all("group" in one for one in each):
             each = {"fleets": each}  # noqa: PLW2901
@@ -215,10 +207,12 @@ def test_commands_of_runbooks(watched: World) -> None:
 @pytest.mark.kubernetes
 @pytest.mark.parametrize("page", pages_in("kubernetes"))
 def test_kubernetes_commands(page: str, world: World, kube_api: "KubeApi") -> None:
-    """The same against a real API server without nodes."""
+    """The same against a real API server without nodes, with the page's files."""
     world.with_kubernetes(kube_api)
-    world.declare(ON_KUBERNETES)
     (world.folder / "kafka.env").write_text("KAFKA_USER=u\nKAFKA_PASSWORD=p\n")
     (world.folder / "k8s").symlink_to(repository() / "k8s")
+    for block in (each for each in of("yaml") if each.page == page):
+        if name := FILE_NAME.match(block.text):
+            (world.folder / name[1]).write_text(block.text)
     for block in commands(page, world="kubernetes"):
         world.run(block)

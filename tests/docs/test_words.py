@@ -47,7 +47,6 @@ TARGETS = {
     "how-to/alerts.md": 600,
     "how-to/history.md": 700,
     "how-to/kubernetes.md": 1200,
-    "how-to/consumer-fleets.md": 550,
     "how-to/adopt.md": 500,
     "how-to/airflow.md": 330,
     "how-to/dagster-project.md": 450,

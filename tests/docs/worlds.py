@@ -103,9 +103,10 @@ class World:
         path.chmod(0o755)
 
     def with_kubernetes(self, server: KubeApi) -> "World":
-        """`kubectl` and Fleet speak to this API server."""
+        """`kubectl`, `helm` and Fleet speak to this API server."""
         self.environ["KUBECONFIG"] = str(server.kubeconfig())
-        (self._programs / "kubectl").symlink_to(program("kubectl"))
+        for name in ("kubectl", "helm"):
+            (self._programs / name).symlink_to(program(name))
         return self
 
     def declare(self, text: str) -> None:

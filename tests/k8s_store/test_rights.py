@@ -7,7 +7,7 @@ import pytest
 from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.api import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.leases.lease_store import manager_rules, reader_rules, worker_rules
+from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.model import TopicPartition
 from fleet.slots import Phase, SlotTargets, StoppedPartition
 from tests.support.slot_records import report_of
@@ -20,12 +20,10 @@ SLOTS = 2
 
 @pytest.fixture
 def granted(place):
-    """Two groups with open slots; users `worker` (of GROUP), `manager` and `reader`."""
+    """Two groups with open slots, and a user `worker` of GROUP."""
     server = place.server
     server.grant(place.name, "worker", worker_rules(place.names, slots=SLOTS, reports=8))
-    server.grant(place.name, "manager", manager_rules())
-    server.grant(place.name, "reader", reader_rules())
-    manager = place.manager("manager")
+    manager = place.manager()
     for group in (GROUP, "other"):
         manager.ensure_objects(group, slots=SLOTS)
         assert manager.write_targets(SlotTargets(group=group, open=frozenset(range(SLOTS))))
@@ -100,7 +98,7 @@ def test_a_worker_is_refused_one_step_beyond(granted):
 
 def test_a_foreign_slot_open_in_the_targets_does_not_blind_a_worker(granted):
     """replicas.max grew, the Role has not yet: the slot is seen and not taken, the others are."""
-    manager = granted.manager("manager")
+    manager = granted.manager()
     worker = granted.worker("r1", user="worker")
     targets = manager.targets(GROUP)
     assert manager.write_targets(replace(targets, open=frozenset(range(SLOTS + 1))))
@@ -109,14 +107,6 @@ def test_a_foreign_slot_open_in_the_targets_does_not_blind_a_worker(granted):
     assert refused(lambda: worker.take(last, worker="w", revision="r1", spark_session=None))
     assert worker.known_since() is not None
     assert worker.take(first, worker="w", revision="r1", spark_session=None) is not None
-
-
-def test_a_reader_writes_nothing(granted):
-    """The exporter's and `fleet status`."""
-    reader = granted.manager("reader")
-    assert len(reader.slots(GROUP)) == SLOTS
-    assert reader.targets(GROUP).version == 1
-    assert refused(lambda: reader.write_targets(reader.targets(GROUP)))
 
 
 def test_a_worker_that_is_refused_everything_goes_on(granted):

@@ -1,6 +1,6 @@
 """The chart on the real cluster: from nothing to a fleet by two commands, and back.
 
-What docs/how-to/consumer-fleets.md shows is run here.
+What docs/how-to/kubernetes.md shows is run here.
 """
 
 import json

@@ -1,10 +1,11 @@
 """What the chart's accounts may do, each tried with their tokens on a real API server.
 
-First all that a manager could do by the Role of the manifests and the operator may not.
+First all that whoever manages fleets could do with a namespace's admin rights and may not.
 """
 
 import json
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -42,20 +43,25 @@ class Shop:
     system: str
     operator: Api
     worker: Api
+    dagster: Api
+    run: Api
+    """Dagster's daemon, and a Job of one of its runs; in the release's namespace."""
 
     @property
     def namespace(self) -> str:
         return self.admin.namespace
 
-    def settings(self, group: str = "orders", **runtime: Any) -> WorkerSettings:
-        """What workers start from, with the chart's account."""
-        place = {**ON_KUBERNETES, "namespace": self.namespace, "service_account": "fleet-worker"}
-        spec = fleet_spec()
-        return settings_of(group_spec(group, runtime={**place, **runtime}), cluster=spec.cluster)
-
     def deployment(self, **runtime: Any) -> Object:
         """The workers' Deployment as the operator applies it."""
-        return deployment_objects.deployment(self.settings(**runtime), replicas=0)
+        settings = settings_in(self.namespace, **runtime)
+        return deployment_objects.deployment(settings, replicas=0)
+
+
+def settings_in(namespace: str, group: str = "orders", **runtime: Any) -> WorkerSettings:
+    """What workers start from, with the chart's account."""
+    place = {**ON_KUBERNETES, "namespace": namespace, "service_account": "fleet-worker"}
+    spec = fleet_spec()
+    return settings_of(group_spec(group, runtime={**place, **runtime}), cluster=spec.cluster)
 
 
 def object_of(kind: str, name: str, version: str = "v1", **more: Any) -> Object:
@@ -92,7 +98,7 @@ def shop(kube_api: KubeApi) -> Iterator[Shop]:
         admin.apply(pod("theirs", {"app": "theirs"}))
         admin.apply(object_of("ConfigMap", "theirs"))
         for names in (ORDERS, PAYMENTS):
-            group = Shop(kube_api, admin, system, admin, admin).settings(names.group).group
+            group = settings_in(namespace, names.group).group
             for each in deployment_objects.leases(names, namespace, group):
                 admin.create(each)
             for each in deployment_objects.maps(names, namespace):
@@ -103,13 +109,17 @@ def shop(kube_api: KubeApi) -> Iterator[Shop]:
         bound = admin.get("Pod", POD)
         operator = kube_api.api(namespace, kube_api.account(system, "fleet-operator"))
         worker = kube_api.api(namespace, kube_api.account(namespace, "fleet-worker", pod=bound))
-        made = Shop(kube_api, admin, system, operator, worker)
+        dagster, run = (
+            kube_api.api(system, kube_api.account(system, name))
+            for name in ("fleet-dagster", "fleet-dagster-run")
+        )
+        made = Shop(kube_api, admin, system, operator, worker, dagster, run)
         for api in (operator, worker):  # policies are heard of a moment later
             writes = partial(api.merge, "ConfigMap", "theirs", {"data": {"a": "b"}})
             waiting.until(partial(refusal, writes), "the policies")
         yield made
-        operator.close()
-        worker.close()
+        for api in (operator, worker, dagster, run):
+            api.close()
 
 
 def refusal(act: Callable[[], object]) -> str:
@@ -318,6 +328,74 @@ def test_a_token_of_another_pod_writes_nothing(shop: Shop) -> None:
         with shop.server.api(shop.namespace, user) as api:
             assert "of its own fleet" in refusal(
                 replaced(api, shop.admin, ORDERS.slot(1), "something-else")
+            )
+
+
+def run_job(spec: dict[str, Any], name: str = "fleet-run") -> Object:
+    """A Job as Dagster's launcher makes it of a run."""
+    container = {"name": "run", "image": "fleet:1", "env": [ENV_OF_DATABASE]}
+    whole = {"restartPolicy": "Never", "containers": [container], **spec}
+    made = object_of("Job", f"dagster-run-{uuid.uuid4()}", "batch/v1")
+    made["metadata"]["labels"] = {"app.kubernetes.io/name": name}
+    made["spec"] = {"template": {"spec": {"serviceAccountName": "fleet-dagster-run", **whole}}}
+    return made
+
+
+ENV_OF_DATABASE = {
+    "name": "DAGSTER_DATABASE",
+    "valueFrom": {"secretKeyRef": {"name": "database", "key": "url"}},
+}
+JOBS = "/apis/batch/v1/namespaces/{}/jobs"
+
+
+def asked(api: Api, method: str, name: str = "", body: Object | None = None) -> Object | None:
+    """A request about Jobs, which Fleet itself never makes."""
+    return api._call(Request(method, f"{JOBS.format(api.namespace)}{name}", body=body))
+
+
+def test_dagster_starts_runs_and_a_run_starts_none(shop: Shop) -> None:
+    """As Jobs with the account, the Secrets and the label of runs; and it ends them."""
+    job = run_job({})
+    name = f"/{job['metadata']['name']}"
+    assert "forbidden" in refusal(lambda: asked(shop.run, "POST", body=job))
+    assert not refusal(lambda: asked(shop.dagster, "POST", body=job))
+    assert not refusal(lambda: asked(shop.dagster, "GET", f"{name}/status"))
+    assert "forbidden" in refusal(lambda: asked(shop.run, "GET", f"{name}/status"))
+    assert not refusal(lambda: shop.dagster.find("Pod"))
+    assert "forbidden" in refusal(lambda: shop.dagster.get("Secret", "database"))
+    assert "forbidden" in refusal(lambda: shop.dagster.create(pod("made", ORDERS.labels())))
+    assert not refusal(lambda: asked(shop.dagster, "DELETE", name))
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (run_job({"serviceAccountName": "fleet-operator"}), "only with the workers' accounts"),
+        (run_job({"hostPID": True}), "no privileged pod"),
+        (
+            run_job({"volumes": [{"name": "db", "secret": {"secretName": "db"}}]}),
+            "only with Secrets that the chart names",
+        ),
+        (run_job({}, name="another"), "only objects with Fleet's labels"),
+    ],
+)
+def test_a_job_of_dagster_is_no_way_to_more(shop: Shop, job: Object, why: str) -> None:
+    """Its launcher may create Jobs, of which RBAC cannot say what is in them."""
+    assert why in refusal(lambda: asked(shop.dagster, "POST", body=job))
+
+
+def test_dagster_and_its_runs_change_fleets_as_the_operator_does(shop: Shop) -> None:
+    """Within the same bounds, and with no account of runs for workers."""
+    for user in ("fleet-dagster", "fleet-dagster-run"):
+        account = shop.server.account(shop.system, user)
+        with shop.server.api(shop.namespace, account) as api:
+            assert not refusal(lambda: api.apply(shop.deployment(), trial=True))
+            assert "only objects with Fleet's labels" in refusal(
+                lambda: api.delete("ConfigMap", "theirs")
+            )
+            greedy = shop.deployment(pod_template={"spec": {"serviceAccountName": user}})
+            assert "only with the workers' accounts" in refusal(
+                lambda: api.apply(greedy, trial=True)  # noqa: B023
             )
 
 

@@ -10,7 +10,7 @@ from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.leases.lease_store import reader_rules, worker_rules
+from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.deployment_objects import (
     MOST_CODE,
     budget,
@@ -392,11 +392,6 @@ def test_a_worker_reads_leases_and_writes_its_own() -> None:
     assert leases[""] == {"get", "list", "watch"}
     maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
     assert maps == {NAMES.stopped_partitions: {"get", "patch"}}
-
-
-def test_a_reader_writes_nothing() -> None:
-    """Exporter, `fleet status`."""
-    assert not {verb for rule in reader_rules() for verb in rule["verbs"]} & WRITES
 
 
 def test_another_lease_is_another_revision_of_pods_and_its_grace() -> None:

@@ -1,25 +1,22 @@
-"""The overlay `postgres` at work: Dagster's memory in Postgres, and a Job for each of its runs.
+"""The chart's `dagster.database` at work: Dagster's memory in Postgres, a Job for each of its runs.
 
-What is applied is what `fleet render manifests` prints and the overlay as it is in the repository;
-its Postgres is one outside of the cluster, since no image of one is made here.
+Postgres runs outside of the cluster, as in most companies.
 """
 
 import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from kubernetes import client
 
-from fleet import cli
 from tests.conftest import RunningBroker
 from tests.dagster_ui.served import Page
+from tests.kubernetes.test_manager_pod import install
 from tests.support import postgres
 from tests.support.kafka_tools import generations
-from tests.support.needs import repository
 from tests.support.postgres import Postgres
 from tests.support.waiting import until
 
@@ -32,23 +29,6 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-OVERLAY = repository() / "k8s" / "manifests" / "overlays" / "postgres"
-FILE = """
-cluster: {{name: main, bootstrap_servers: "{bootstrap}"}}
-mode: {mode}
-dagster: {{schedules: [{schedules}]}}
-defaults:
-  runtime: {{kind: kubernetes, namespace: {namespace}, image: "{worker}", pull_policy: Never}}
-fleets:
-  - group: {namespace}
-    topics: [{namespace}]
-    create: {{partitions: 4}}
-    worker: {{protocol: classic, entrypoint: "fleet.demo.orders:process", spark: "local[1]"}}
-    replicas: {{min: 1, max: 1, standby: 0}}
-    scaling: {{policy: fixed, workers: 1}}
-    rollout: {{warm_timeout: 5m}}
-"""
-
 
 class Manager:
     """The manager of one namespace, and the runs that it starts."""
@@ -59,13 +39,13 @@ class Manager:
     def pod(self) -> Any:
         """The one that is not on its way out; None where there is none."""
         found = self.kube.core.list_namespaced_pod(
-            self.namespace, label_selector="app.kubernetes.io/name=fleet-manager"
+            self.namespace, label_selector="app.kubernetes.io/name=fleet-dagster"
         ).items
         return next((pod for pod in found if pod.metadata.deletion_timestamp is None), None)
 
     def page(self) -> Page:
         """Dagster's page, once all parts of the pod are ready."""
-        asked = ("-n", self.namespace, "rollout", "status", "deployment/fleet-manager")
+        asked = ("-n", self.namespace, "rollout", "status", "deployment/fleet-dagster")
         for last in (False, False, True):
             try:
                 self.kube.kubectl(*asked, "--timeout=80s")
@@ -103,7 +83,7 @@ class Manager:
     def said(self) -> str:
         """Pods as they are, and the last words of the manager and of the runs."""
         told = self.kube.kubectl("-n", self.namespace, "get", "pods,jobs", "-o", "wide")
-        for what in ("fleet-manager", "fleet-run"):
+        for what in ("fleet-dagster", "fleet-run"):
             chosen = ("-l", f"app.kubernetes.io/name={what}", "--all-containers", "--prefix")
             told += self.kube.kubectl("-n", self.namespace, "logs", *chosen, "--tail=40")
         return told
@@ -122,62 +102,42 @@ def memory(kube: "Kube") -> Iterator[Postgres]:
 
 @contextmanager
 def managed(
-    kube: "Kube", broker: RunningBroker, memory: Postgres, folder: Path, *, mode: str
+    kube: "Kube", broker: RunningBroker, memory: Postgres, *, mode: str
 ) -> Iterator[Manager]:
-    """The rendered manager under the overlay, in a namespace of its own."""
+    """Dagster of the chart with this database, in a namespace of its own."""
     from tests.support.kube import image
 
     with kube.namespace(f"jobs-{uuid.uuid4().hex[:8]}") as namespace:
-        file = folder / "fleet.yaml"
-        named = {"namespace": namespace, "worker": image("spark"), "mode": mode}
-        named["schedules"] = "reconcile" if mode == "act" else ""
-        file.write_text(FILE.format(bootstrap=broker.bootstrap_servers, **named))
-        wanted = [
-            "render",
-            "manifests",
-            "-c",
-            str(file),
-            "--image",
-            image("manager"),
-            "--part",
-            "manager",
-        ]
-        assert cli.run([*wanted, "--output-dir", str(folder / "base")]) == 0
-        changed = {
-            "fleets": namespace,
-            "../../base": "base",
-            "postgres.yaml]": "outside.yaml]",
-            "192.0.2.10": memory.host,
-            "ports: [{name: postgres, port: 5432}]\nendpoints": (
-                f"ports: [{{name: postgres, port: {memory.port}}}]\nendpoints"
-            ),
+        cluster = {
+            "cluster": {"bootstrap_servers": broker.bootstrap_servers},
+            "mode": mode,
+            "dagster": {"schedules": ["reconcile"] if mode == "act" else []},
+            "defaults": {"runtime": {"image": image("spark"), "pull_policy": "Never"}},
         }
-        for source in OVERLAY.iterdir():
-            text = source.read_text()
-            for before, after in changed.items():
-                text = text.replace(before, after)
-            (folder / source.name).write_text(text)
-        kube.core.create_namespaced_secret(
-            namespace,
-            {
-                "metadata": {"name": "fleet-postgres"},
-                "stringData": {"postgresql-password": memory.password},
-            },
-        )
-        kube.kubectl("apply", "--server-side", "-k", str(folder))
+        worker = {"entrypoint": "fleet.demo.orders:process", "spark": "local[1]"}
+        fleet = {
+            "group": namespace,
+            "topics": [namespace],
+            "create": {"partitions": 4},
+            "worker": {"protocol": "classic", **worker},
+            "replicas": {"min": 1, "max": 1, "standby": 0},
+            "scaling": {"policy": "fixed", "workers": 1},
+            "rollout": {"warm_timeout": "5m"},
+        }
+        url = f"postgresql+psycopg2://{postgres.USER}:{memory.password}@{memory.host}:{memory.port}"
+        secret = {
+            "metadata": {"name": "database"},
+            "stringData": {"url": f"{url}/{postgres.USER}"},
+        }
+        kube.core.create_namespaced_secret(namespace, secret)
+        install(kube, namespace, cluster, fleets=[fleet], database={"secret": "database"})
         yield Manager(kube, namespace, memory)
 
 
 @pytest.fixture(scope="module")
-def manager(
-    kube: "Kube",
-    kube_broker: RunningBroker,
-    memory: Postgres,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Manager]:
+def manager(kube: "Kube", kube_broker: RunningBroker, memory: Postgres) -> Iterator[Manager]:
     """One that plans, and does nothing by itself."""
-    folder = tmp_path_factory.mktemp("jobs")
-    with managed(kube, kube_broker, memory, folder, mode="plan") as made:
+    with managed(kube, kube_broker, memory, mode="plan") as made:
         yield made
 
 
@@ -193,12 +153,12 @@ def test_a_run_is_a_job_that_ends_well_and_is_cleaned_up(manager: Manager) -> No
     assert job.spec.ttl_seconds_after_finished == 86400
     assert job.spec.backoff_limit == 0
     (pod,) = manager.pods_of(run)
-    assert pod.spec.service_account_name == "fleet-run"
+    assert pod.spec.service_account_name == "fleet-dagster-run"
     assert pod.spec.containers[0].image == manager.pod().spec.containers[0].image
     assert manager.memory.ask(f"SELECT status FROM runs WHERE run_id = '{run}'") == ["SUCCESS"]
     asked = ("get", "configmaps,deployments,jobs,pods", "-o", "json")
     told = manager.kube.kubectl("-n", manager.namespace, *asked)
-    assert all(f'"{name}"' in told for name in (job.metadata.name, "postgresql-password"))
+    assert all(f'"{name}"' in told for name in (job.metadata.name, "DAGSTER_DATABASE"))
     assert manager.memory.password not in told
     # A day later.
     manager.batch.patch_namespaced_job(
@@ -222,7 +182,7 @@ def test_a_runs_tags_do_not_change_its_pod(manager: Manager) -> None:
 
 @pytest.mark.long
 def test_a_cancelled_run_leaves_no_job(manager: Manager) -> None:
-    """With the rights that the overlay gives; test_rights.py asks for each of them."""
+    """With the rights that the chart gives; test_chart_rights.py asks for each of them."""
     page = manager.page()
     run = page.launch(manager.namespace, cluster="main", assets=("plan",))
     stored = f"SELECT status FROM runs WHERE run_id = '{run}'"
@@ -232,16 +192,14 @@ def test_a_cancelled_run_leaves_no_job(manager: Manager) -> None:
 
 
 @pytest.mark.long
-def test_a_run_outlives_the_managers_pod(
-    kube: "Kube", kube_broker: RunningBroker, tmp_path: Path
-) -> None:
+def test_a_run_outlives_the_managers_pod(kube: "Kube", kube_broker: RunningBroker) -> None:
     """The schedule's own run starts the fleet; its manager's pod goes meanwhile, the run does not.
 
     It is a change from nothing to one worker: one rebalance.
     """
     with (
         postgres.running(kube.host_address) as memory,
-        managed(kube, kube_broker, memory, tmp_path, mode="act") as manager,
+        managed(kube, kube_broker, memory, mode="act") as manager,
     ):
         manager.page()
         run = manager.until(manager.first, "the schedule's run", seconds=120)

@@ -144,7 +144,6 @@ def without_linux(core: Path, folder: Path) -> Path:
         ("history sync", WORKER, "pyarrow", "history"),
         ("history query x", WORKER, "pyarrow", "history"),
         ("plan", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
-        ("render manifests", "runtime: {kind: kubernetes, image: a}", "kubernetes", "kubernetes"),
     ],
 )
 def test_what_is_missing_is_one_sentence(

@@ -1,35 +1,32 @@
 """`fleet render`, `config` and `completion`: files for other tools, and checks of fleet.yaml."""
 
 import json
-import os
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.shell_completion import get_completion_class
 
-from fleet.clock import SystemClock
-from fleet.commands.invocation import Invocation, common, groups_argument, output_as, verbose_option
+from fleet.commands.invocation import Invocation, common, output_as, verbose_option
 from fleet.config.draft import dump
-from fleet.errors import ConfigError, FleetError, Refused
+from fleet.errors import ConfigError, FleetError
 from fleet.system.home import write_whole
-from fleet.system.runtimes import PARTS, runtime_kind
+from fleet.system.runtimes import runtime_kind
 from fleet.text import plural
 
 if TYPE_CHECKING:
-    from fleet.act.runtime import Manifests, RuntimeKind
+    from fleet.act.runtime import RuntimeKind
 
 
 @click.group()
 def render() -> None:
-    """Render manifests, alerts and a dashboard.
+    """Render alerts, a dashboard and objects.
 
-    Each command prints a file for another tool, made from fleet.yaml. The alert rules, routes and
-    dashboard use the metrics of `fleet exporter`.
+    Each command prints a file for another tool. The alert rules, routes and dashboard use the
+    metrics of `fleet exporter`.
     """
 
 
@@ -149,93 +146,6 @@ def _put(text: str, file: Path | None) -> None:
         click.echo(f"wrote {file}", err=True)
 
 
-_ALL: Final = "all"
-
-
-@render.command(epilog="Example:  fleet render manifests orders | kubectl apply --server-side -f -")
-@groups_argument
-@click.option(
-    "--part",
-    "parts",
-    multiple=True,
-    type=click.Choice([*PARTS, _ALL]),
-    help="Part to render; repeatable (default: workers).",
-)
-@click.option(
-    "--image",
-    metavar="NAME",
-    help="Image of the manager and the exporter (default for the exporter: runtime.image).",
-)
-@output_as("yaml", "json", json_is=" (one List)")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Folder to write, one file per fleet and part, and kustomization.yaml.",
-)
-@click.option(
-    "--validate", is_flag=True, help="Let the API server check every object; create nothing."
-)
-@common
-def manifests(
-    invocation: Invocation,
-    *,
-    groups: tuple[str, ...],
-    parts: tuple[str, ...],
-    image: str | None,
-    output: Literal["yaml", "json"],
-    output_dir: Path | None,
-    validate: bool,
-) -> None:
-    """Render fleet.yaml as Kubernetes manifests.
-
-    Needs runtime: {kind: kubernetes}. Each fleet is a Deployment, a PodDisruptionBudget, Leases,
-    ConfigMaps and a ServiceAccount with its Role. The workers run without a manager; a manager
-    that starts later has nothing to roll. The other parts are `manager` (Dagster), `exporter`,
-    `network` (policies) and `monitoring`, which needs the CRDs of Prometheus Operator. Secrets are
-    never rendered; the names of those that the pods need go to stderr.
-    """
-    if output_dir is not None and validate:
-        raise click.UsageError("--output-dir and --validate exclude each other: give one of them")
-    chosen = frozenset(PARTS if _ALL in parts else parts or ("workers",))
-    if "manager" in chosen and image is None:
-        raise click.UsageError(
-            "--part manager needs --image NAME of an image with Dagster, such as fleet-manager of "
-            "`make images`; images of workers have no Dagster"
-        )
-    path = invocation.existing_path()
-    from fleet.act.runtime import ManifestOptions
-
-    spec = invocation.spec()
-    kind: RuntimeKind = runtime_kind(spec.runtime.kind)
-    made = kind.manifests(
-        spec,
-        ManifestOptions(
-            text=path.read_text(encoding="utf-8"),
-            parts=chosen,
-            groups=groups,
-            image=image,
-        ),
-    )
-    if validate:
-        try:
-            for sentence in kind.try_out(spec, made, environ=os.environ, clock=SystemClock()):
-                click.echo(sentence)
-        except Refused as error:
-            raise FleetError(str(error)) from error
-        return
-    if output_dir is not None:
-        _write(made, output_dir)
-    else:
-        click.echo(as_json(made) if output == "json" else as_yaml(made.objects), nl=False)
-    if made.secrets:
-        click.echo(
-            "fleet: the pods need these Secrets, which are not rendered: "
-            f"{', '.join(made.secrets)}",
-            err=True,
-        )
-
-
 @render.command(
     name="consumer-fleet", epilog="Example:  fleet render consumer-fleet orders.yaml --clusters ."
 )
@@ -264,7 +174,7 @@ def consumer_fleet(*, file: Path, clusters: Path, output: Literal["yaml", "json"
         raise ConfigError(f"{file} holds no ConsumerFleet")
     kind: RuntimeKind = runtime_kind("kubernetes")
     made = kind.declared(found, clusters)
-    click.echo(as_json(made) if output == "json" else as_yaml(made.objects), nl=False)
+    click.echo(as_json(made) if output == "json" else as_yaml(made), nl=False)
 
 
 def as_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
@@ -272,32 +182,10 @@ def as_yaml(objects: Iterable[Mapping[str, Any]]) -> str:
     return "".join(f"---\n{dump(each)}" for each in objects)
 
 
-def as_json(made: "Manifests") -> str:
+def as_json(objects: Iterable[Mapping[str, Any]]) -> str:
     """Renders one List, as kubectl reads it."""
-    whole = {"apiVersion": "v1", "kind": "List", "items": list(made.objects)}
+    whole = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
-
-
-def _write(made: "Manifests", folder: Path) -> None:
-    """Writes a file per fleet and part; kustomization.yaml lists these and no older ones."""
-    files: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for each in made.objects:
-        files[_file_of(each)].append(each)
-    for name, objects in files.items():
-        write_whole(folder / name, as_yaml(objects))
-    listed = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": list(files),
-    }
-    write_whole(folder / "kustomization.yaml", as_yaml([listed]))
-    click.echo(f"wrote {len(files)} files and kustomization.yaml to {folder}", err=True)
-
-
-def _file_of(each: Mapping[str, Any]) -> str:
-    labels = each["metadata"].get("labels", {})
-    fleet, app = labels.get("fleet/name"), labels.get("app.kubernetes.io/name")
-    return f"{fleet or app or each['kind'].lower()}.yaml"
 
 
 def schema_text() -> str:

@@ -464,7 +464,7 @@ class Api(Closing):
         if status in {401, 403} and self._retries is not PATIENT:
             return Denied(
                 f"the Kubernetes API server refuses {request.method} {request.path}: {said}; allow "
-                "it in the Role of this service account (`fleet render manifests`)"
+                "it in the Role of this service account"
             )
         return _refusal(status, said)
 

@@ -82,13 +82,15 @@ NEEDED: Final = (
     ("Pod", ("list", "watch", "patch")),
     ("Lease", ("get", "list", "watch", "create", "update", "patch", "delete")),
     ("ConfigMap", ("get", "list", "create", "patch", "delete")),
-    ("ServiceAccount", ("create", "patch", "list", "delete")),
-    ("Role", ("create", "patch", "list", "delete")),
-    ("RoleBinding", ("create", "patch", "list", "delete")),
     ("PodDisruptionBudget", ("get", "create", "patch", "list", "delete")),
     ("HorizontalPodAutoscaler", ("list",)),
 )
 """Permissions of a manager in its namespace."""
+FOR_ACCOUNTS: Final = tuple(
+    (kind, ("create", "patch", "list", "delete"))
+    for kind in ("ServiceAccount", "Role", "RoleBinding")
+)
+"""Permissions if a fleet names no `runtime.service_account`, so that the manager makes one."""
 
 Deployments = Mapping[str, tuple[DeploymentState | None, list[Object]]]
 """Deployment and pods of each managed group."""
@@ -97,7 +99,7 @@ Deployments = Mapping[str, tuple[DeploymentState | None, list[Object]]]
 def examine(spec: FleetSpec, api: Api, *, looks: Deployments) -> Iterator[Finding]:
     """Yields findings, the server first."""
     yield ok("kubernetes", f"{api.host}: {api.version()}, namespace {api.namespace}")
-    yield from _permissions(api)
+    yield from _permissions(spec, api)
     for fleet in spec.fleets:
         runtime = fleet.runtime
         if isinstance(runtime, KubernetesRuntimeSpec):
@@ -107,15 +109,20 @@ def examine(spec: FleetSpec, api: Api, *, looks: Deployments) -> Iterator[Findin
         yield _spark(api, server)
 
 
-def _permissions(api: Api) -> Iterator[Finding]:
+def _permissions(spec: FleetSpec, api: Api) -> Iterator[Finding]:
+    runtimes = [each.runtime for each in spec.fleets if each.worker is not None]
+    given = all(isinstance(r, KubernetesRuntimeSpec) and r.service_account for r in runtimes)
     missing = [
-        f"{verb} {kind}" for kind, verbs in NEEDED for verb in verbs if not api.allowed(verb, kind)
+        f"{verb} {kind}"
+        for kind, verbs in (NEEDED if given else NEEDED + FOR_ACCOUNTS)
+        for verb in verbs
+        if not api.allowed(verb, kind)
     ]
     if missing:
         yield fail(
             "permissions",
             f"this login may not {', '.join(missing)} in namespace {api.namespace}",
-            "apply the manager's Role (`fleet render manifests`), or use another kubeconfig",
+            "let it act as the operator of the chart may, or use another kubeconfig",
         )
     else:
         yield ok("permissions", f"this login has all permissions of a manager in {api.namespace}")

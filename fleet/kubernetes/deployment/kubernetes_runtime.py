@@ -156,7 +156,7 @@ class KubernetesRuntime:
         return self._settings[group, plain]
 
     def recognise(self, group: str, revision: str) -> None:
-        """Recognises pods of rendered manifests and restarted ones as this revision.
+        """Recognises pods of templates that others applied, and restarted ones, as this revision.
 
         Where this login may not look or write that down, they stay unknown to it.
         """

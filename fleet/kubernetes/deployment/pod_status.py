@@ -92,8 +92,7 @@ def _lines(
         return [], said
     if response.status >= 400:
         raise FleetError(
-            f"cannot read the log of pod {pod} ({response.status}): {said}; allow get on pods/log "
-            "(the Role of `fleet render manifests --part manager --image NAME`)"
+            f"cannot read the log of pod {pod} ({response.status}): {said}; allow get on pods/log"
         )
     found = [_stamped(line) for line in text.split("\n") if line]
     key = None if after is None else _padded(after)

@@ -179,8 +179,8 @@ class RetryOnConflict:
 def missing(kind: str, name: str) -> Missing:
     """Returns the error for a missing object, which proves nothing else."""
     return Missing(
-        f"{kind} {name} does not exist; create it with `fleet apply`, or with `kubectl apply` of "
-        "`fleet render manifests`"
+        f"{kind} {name} does not exist; the operator of its ConsumerFleet creates it, or "
+        "`fleet apply`"
     )
 
 

@@ -126,18 +126,6 @@ def worker_rules(names: ObjectNames, *, slots: int, reports: int) -> list[Rule]:
     ]
 
 
-def manager_rules() -> list[Rule]:
-    """Returns the rules of the manager, which creates and removes objects of all fleets."""
-    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
-    return [{**_LEASES, "verbs": verbs}, {**_MAPS, "verbs": verbs}]
-
-
-def reader_rules() -> list[Rule]:
-    """Returns the rules for reading: exporter, `fleet status`."""
-    verbs = ["get", "list", "watch"]
-    return [{**_LEASES, "verbs": verbs}, {**_MAPS, "verbs": verbs}]
-
-
 class LeaseStore(Store):
     """`fleet.slots.store.Store` in one namespace; thread-safe.
 

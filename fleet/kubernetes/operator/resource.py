@@ -1,4 +1,4 @@
-"""Reads a ConsumerFleet as the fleet.yaml that it stands for. Pure.
+"""Reads a ConsumerFleet as the fleet.yaml that it stands for.
 
 Problem: a resource and fleet.yaml must mean the same, and a person who may write resources must
 not read the operator's files, variables or logins. Choice: `spec.fleet` is one entry of `fleets:`,
@@ -15,9 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.config.load import load
+from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import Object
+from fleet.kubernetes.manifests.deployment_objects import fleet_objects
+from fleet.kubernetes.manifests.spark_objects import spark_objects
+from fleet.system.code import packed_code
 
 GROUP: Final = "fleet-for-kafka.io"
 VERSION: Final = "v1alpha1"
@@ -101,8 +105,22 @@ class DeclaredFleet:
         }
 
 
-def opened(found: Mapping[str, Any], clusters: Path) -> FleetSpec:
-    """Returns what a resource from a file stands for. Raises ConfigError."""
+def objects_of(found: Mapping[str, Any], clusters: Path) -> tuple[Object, ...]:
+    """Returns what the operator makes of a resource from a file. Raises ConfigError."""
+    spec = _opened(found, clusters)
+    (fleet,) = spec.fleets
+    digest, code = packed_code(fleet)
+    settings = WorkerSettings(
+        cluster=spec.cluster,
+        bootstrap_servers=spec.cluster.bootstrap_servers,
+        group=fleet,
+        revision=revision_of(fleet, digest),
+        code_digest=digest,
+    )
+    return (*spark_objects(spec), *fleet_objects(settings, code=code))
+
+
+def _opened(found: Mapping[str, Any], clusters: Path) -> FleetSpec:
     meta = found.get("metadata")
     if found.get("kind") != KIND or not isinstance(meta, Mapping) or "name" not in meta:
         raise ConfigError(f"this is no {KIND} with a metadata.name: {str(found)[:100]}")
