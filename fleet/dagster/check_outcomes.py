@@ -100,7 +100,7 @@ def freshness_outcome(group: str, age: float | None, *, max_lag: float) -> Check
             passed=True, severity=WARN, sentence=f"{said}.", metadata=numbers, outcome="unknown"
         )
     over = age > max_lag
-    what = f"the oldest record waits for {duration(age)}" if age else "no record has waited"
+    what = f"the oldest record waits for {duration(age)}" if age else "no record is known to wait"
     return CheckOutcome(
         passed=not over,
         sentence=f"{group}: {what}; {limit}.",

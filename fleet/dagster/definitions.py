@@ -17,10 +17,12 @@ from dagster import (
     AssetCheckSpec,
     AssetsDefinition,
     AssetSpec,
+    Config,
     Definitions,
     map_asset_specs,
     multi_asset_check,
 )
+from pydantic import Field
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
@@ -47,7 +49,7 @@ from fleet.dagster.reconcile_schedule import (
     build_new_partitions_sensors,
     build_reconcile_schedules,
 )
-from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
+from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, parse_time
 from fleet.dagster.scale_schedules import build_scale_schedules
 from fleet.dagster.sink_assets import build_sink_assets, depths
 from fleet.dagster.storm_sensor import build_storm_sensor
@@ -65,6 +67,22 @@ if TYPE_CHECKING:
 #
 # The sensors store the same outcomes on change, so the checks are current without a run. One op
 # serves the checks of all groups, and a run reads only the selected groups.
+
+
+class CheckConfig(Config):
+    """Limits of one run of the checks.
+
+    Args:
+        max_lag (Optional[str]): The oldest age of a waiting record, such as `15m`.
+    """
+
+    max_lag: str | None = Field(
+        default=None, description="oldest age of a waiting record, such as 15m (default: max_lag)"
+    )
+
+    def limit(self) -> float | None:
+        """Returns the limit in seconds, or None. Raises ConfigError."""
+        return None if self.max_lag is None else parse_time("max_lag", self.max_lag)
 
 
 def check_specs(
@@ -131,18 +149,23 @@ def _check_op(
         can_subset=True,
         specs=[check for group in groups for check in check_specs(fleet.spec, group, blocking)],
     )
-    def check(context: AssetCheckExecutionContext) -> Iterator[AssetCheckResult]:
+    def check(
+        context: AssetCheckExecutionContext, config: CheckConfig
+    ) -> Iterator[AssetCheckResult]:
         chosen = context.selected_asset_check_keys
         with fleet_errors_as_failures(), fleet.open() as cycle:
             for each in groups:
                 key = asset_keys.group_key(cluster, each.group)
                 wanted = {check.name for check in chosen if check.asset_key == key}
-                yield from check_results(cycle, each.group, wanted)
+                limit = config.limit() or cycle.spec.max_lag_of(each)
+                yield from check_results(cycle, each.group, wanted, max_lag=limit)
 
     return check
 
 
-def check_results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[AssetCheckResult]:
+def check_results(
+    cycle: "Fleet", group: str, wanted: set[str], *, max_lag: float
+) -> Iterator[AssetCheckResult]:
     """Evaluates these checks of one group now."""
     if not wanted:
         return
@@ -156,8 +179,8 @@ def check_results(cycle: "Fleet", group: str, wanted: set[str]) -> Iterator[Asse
         seen = snapshot.groups.get(group) or missing_group(group)
         yield lag_outcome(seen, keep_up.get(group)).result(asset_keys.LAG, key)
     if asset_keys.FRESHNESS in wanted:
-        figures, limit = snapshot.figures().get(group), cycle.spec.max_lag_of(fleet)
-        fresh = freshness_outcome(group, figures and figures.age, max_lag=limit)
+        figures = snapshot.figures().get(group)
+        fresh = freshness_outcome(group, figures and figures.age, max_lag=max_lag)
         yield fresh.result(asset_keys.FRESHNESS, key)
     if asset_keys.STORM in wanted:
         recorded = cycle.rebalances(group, window=fleet.storm.window)

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dagster import ConfigurableResource, Failure
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from fleet.config.load import group_lines, load
-from fleet.config.spec import FleetSpec, Selection
-from fleet.errors import FleetError
+from fleet.config.spec import FleetSpec, PinTime, Selection
+from fleet.errors import ConfigError, FleetError
 
 if TYPE_CHECKING:
     from fleet.manager.cycle import Fleet
@@ -115,4 +115,14 @@ def fleet_errors_as_failures() -> Iterator[None]:
             description=str(error),
             metadata={"kind": type(error).__name__},
             allow_retries=False,
+        ) from error
+
+
+def parse_time(name: str, value: str) -> float:
+    """Returns the seconds of a time in a run's config. Raises ConfigError."""
+    try:
+        return TypeAdapter(PinTime).validate_python(value)
+    except ValueError as error:
+        raise ConfigError(
+            f"{name} {value!r} is no time between 1s and 30d: write one such as 2h"
         ) from error

@@ -177,15 +177,16 @@ class _Rules:
     def _lag(self) -> Iterator[Rule]:
         """Yields one rule per limit, for declared groups and for others that have members."""
         by_limit: dict[float, list[str]] = defaultdict(list)
+        usual = self._spec.max_lag_of(None)
         for fleet in self._spec.fleets:
-            if fleet.max_lag is not None:
-                by_limit[fleet.max_lag].append(fleet.group)
+            if (limit := self._spec.max_lag_of(fleet)) != usual:
+                by_limit[limit].append(fleet.group)
         own = sorted(group for groups in by_limit.values() for group in groups)
         in_use = f"{self._members} > 0"
         if self._declared:
             mine = self._max("fleet_group_members", *self._mine, by=_PLACE)
             in_use += f"\n  or {mine}"
-        limits = [(self._spec.alerts.max_lag, (f"group!~{_any(own)}",) if own else ())]
+        limits = [(usual, (f"group!~{_any(own)}",) if own else ())]
         limits += [(at, (f"group=~{_any(sorted(of))}",)) for at, of in sorted(by_limit.items())]
         for limit, groups in limits:
             yield self._rule(
