@@ -530,6 +530,9 @@ class DagsterSpec(Strict):
     watermark: Annotated[Duration, Field(ge=1.0, le=604_800.0)] = 3600.0
     """Time between two data versions of a group's asset. A version says up to which time the group
     has committed all records; assets that depend on the group can run when it changes."""
+    grafana: Annotated[str, Field(pattern=r"^https?://[^\s/]+(/\S*)?$")] | None = None
+    """Base URL of Grafana, such as https://grafana.example.com. The assets of groups link to the
+    dashboard of `fleet render dashboard` there."""
 
 
 CONSUMER_HEARTBEAT = 5.0

@@ -48,6 +48,7 @@ from fleet.config.topic_patterns import is_pattern, matches
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.dagster.sink_assets import depths, writers_of_topics
+from fleet.report.dashboard import dashboard_url
 
 if TYPE_CHECKING:
     from dagster._core.definitions.unresolved_asset_job_definition import (
@@ -416,7 +417,7 @@ def build_topic_assets(fleet: FleetResource) -> list[AssetsDefinition]:
 
 
 def _links(spec: FleetSpec, group: str, path: Path, line: int | None) -> dict[str, Any]:
-    """Returns where the group is declared, and where `fleet ui` shows it."""
+    """Returns where the group is declared, and where `fleet ui` and Grafana show it."""
     found: dict[str, Any] = {}
     if line is not None:
         with warnings.catch_warnings():
@@ -429,6 +430,9 @@ def _links(spec: FleetSpec, group: str, path: Path, line: int | None) -> dict[st
     if spec.ui.url is not None:
         page = f"{spec.ui.url.rstrip('/')}/groups/{quote(group, safe='')}"
         found["fleet ui"] = MetadataValue.url(page)
+    if spec.dagster.grafana is not None:
+        page = dashboard_url(spec.dagster.grafana, cluster=spec.cluster.name, group=group)
+        found["Grafana"] = MetadataValue.url(page)
     return found
 
 

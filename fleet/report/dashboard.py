@@ -10,11 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlencode
 
 _WIDTH: Final = 24
 _HEIGHT: Final = 8
 _SCHEMA: Final = 38
 """Grafana 9.5 and later import it."""
+_UID: Final = "fleet-groups"
 _SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 _WHOLE: Final = 'cluster="$cluster"'
 _MINE: Final = f'{_WHOLE}, group=~"$group"'
@@ -150,7 +152,7 @@ PANELS: Final[Sequence[Panel]] = (
 def dashboard() -> dict[str, Any]:
     """Builds the dashboard that Grafana imports."""
     return {
-        "uid": "fleet-groups",
+        "uid": _UID,
         "title": "Fleet: consumer groups",
         "tags": ["kafka", "fleet"],
         "schemaVersion": _SCHEMA,
@@ -176,6 +178,12 @@ def dashboard() -> dict[str, Any]:
 def dashboard_json() -> str:
     """Renders the dashboard as JSON text."""
     return json.dumps(dashboard(), indent=1) + "\n"
+
+
+def dashboard_url(grafana: str, *, cluster: str, group: str) -> str:
+    """Returns the address of one group's panels in the Grafana of this base URL."""
+    shown = urlencode({"var-cluster": cluster, "var-group": group})
+    return f"{grafana.rstrip('/')}/d/{_UID}?{shown}"
 
 
 def queries() -> list[str]:

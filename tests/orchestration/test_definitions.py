@@ -178,7 +178,7 @@ def test_an_odd_group_id_is_a_partition_and_an_asset_of_its_own():
 
 
 def test_a_group_links_to_its_line_and_to_its_page(tmp_path):
-    """The line of the file that declares it; the page only if it has a public address."""
+    """The line of the file that declares it; pages only if the file names their addresses."""
     path = tmp_path / "fleet.yaml"
     text = FLEET_YAML.read_text()
     path.write_text(text)
@@ -191,9 +191,12 @@ def test_a_group_links_to_its_line_and_to_its_page(tmp_path):
     (line,) = links()["dagster/code_references"].code_references
     assert text.splitlines()[line.line_number - 1].strip() == "- group: billing.v1"
     assert line.file_path == str(path)
-    assert "fleet ui" not in links()
-    path.write_text(text + "ui: {url: 'https://fleet.example.com/'}\n")
+    assert not {"fleet ui", "Grafana"} & links().keys()
+    pages = "ui: {url: 'https://fleet.example.com/'}\ndagster: {grafana: 'https://g.example.com'}\n"
+    path.write_text(text + pages)
     assert links()["fleet ui"].url == "https://fleet.example.com/groups/billing.v1"
+    shown = "https://g.example.com/d/fleet-groups?var-cluster=main&var-group=billing.v1"
+    assert links()["Grafana"].url == shown
 
 
 @pytest.mark.parametrize("name", exports.__all__)
