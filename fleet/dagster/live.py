@@ -101,6 +101,9 @@ class Live:
         if self._idle is not None:
             self._idle.cancel()
         with self._closing:  # the end of the process waits for the timer's thread
+            for keeper in self._keepers.values():
+                keeper.put()
+            self._keepers.clear()
             self._stack.close()
         atexit.unregister(self.close)
 
@@ -169,11 +172,12 @@ def close_all() -> None:
 # A sensor's state lies beside the slots, and its cursor is a token of it.
 #
 # Problem: Dagster stores the cursor with each tick, 5,760 a day: 93 kB at 5,000 groups are 0.5 GB.
-# Choice: the process keeps the states after the last two ticks. The cursor names one of them: the
-# token of the stored state, and a number. If Dagster lost a tick's result, the next tick starts
-# from the state before it. A changed state is stored once a minute at most. If no state fits the
-# cursor, the sensor starts without one and reports everything again. Cost: after a restart of the
-# code server, the events of the last minute are stored twice.
+# Choice: the process keeps the states after the last two ticks. The cursor names one of them: a
+# token of this process, and a number. If Dagster lost a tick's result, the next tick starts from
+# the state before it. A changed state is stored once a minute at most, and when the process ends.
+# If a stored state is newer than the cursor, or of another process, the sensor starts without one
+# and reports everything again. Cost: after a code server was killed, the events of the last minute
+# are stored twice.
 
 
 S = TypeVar("S")
@@ -193,40 +197,45 @@ class StateKeeper(Generic[S]):
     encode: Callable[[S], dict[str, Any]]
     _known: list[tuple[str, S]] = field(default_factory=list)
     """Cursors with their states: the last two."""
-    _token: str = ""
-    _stored_at: float = float("-inf")
-    _stored: S | None = None
+    _token: str = field(default_factory=partial(secrets.token_hex, 4))
     _number: int = 0
+    _stored: str | None = None
+    """Cursor of the stored state."""
+    _stored_at: float = float("-inf")
 
     def load(self, cursor: str | None) -> S | None:
         """Returns the state of a cursor; None without one."""
         for known, state in self._known:
             if known == cursor:
                 return state
-        token = (cursor or "").partition(".")[0]
-        stored = self.store.manager_state(_NO_GROUP, self.name) if token else None
-        if stored is None or stored.get("token") != token:
+        token, _, number = (cursor or "").partition(".")
+        stored = self.store.manager_state(_NO_GROUP, self.name) if number.isdigit() else None
+        if cursor is None or stored is None or stored.get("token") != token:
             return None
-        self._token, self._stored = token, self.decode(stored)
-        return self._stored
+        if stored.get("number", 0) > int(number):
+            return None
+        found = self.decode(stored)
+        if found is not None:
+            self._known = [(cursor, found)]
+            self._stored = cursor
+        return found
 
     def keep(self, state: S) -> str:
         """Keeps the state after a tick; returns the next cursor."""
-        now = self.clock.monotonic()
-        if state is not self._stored and now - self._stored_at >= STORE_SECONDS:
-            token = secrets.token_hex(4)
-            self._stored_at = now  # if it fails, again in a minute
-            with contextlib.suppress(FleetError):
-                value = {"token": token, **self.encode(state)}
-                self.store.put_manager_state(_NO_GROUP, self.name, value)
-                self._token, self._stored = token, state
-        if (
-            self._known
-            and self._known[-1][1] is state
-            and self._known[-1][0].startswith(self._token)
-        ):
-            return self._known[-1][0]
-        self._number += 1
-        cursor = f"{self._token}.{self._number}"
-        self._known = [*self._known[-1:], (cursor, state)]
-        return cursor
+        if not self._known or self._known[-1][1] is not state:
+            self._number += 1
+            self._known = [*self._known[-1:], (f"{self._token}.{self._number}", state)]
+        if self.clock.monotonic() - self._stored_at >= STORE_SECONDS:
+            self.put()
+        return self._known[-1][0]
+
+    def put(self) -> None:
+        """Stores the last state, unless it is stored; if that fails, again in a minute."""
+        if not self._known or self._known[-1][0] == self._stored:
+            return
+        cursor, state = self._known[-1]
+        self._stored_at = self.clock.monotonic()
+        with contextlib.suppress(FleetError):
+            value = {"token": self._token, "number": self._number, **self.encode(state)}
+            self.store.put_manager_state(_NO_GROUP, self.name, value)
+            self._stored = cursor

@@ -25,7 +25,7 @@ from fleet.dagster import asset_keys, build_definitions, watch_sensor
 from fleet.dagster.dead_runs import StartedRun, end_dead_runs
 from fleet.dagster.definitions import build_group_checks
 from fleet.dagster.group_assets import build_group_assets
-from fleet.dagster.live import live_cluster
+from fleet.dagster.live import close_all, live_cluster
 from fleet.dagster.reconcile_schedule import tick
 from fleet.dagster.storm_sensor import watch_storms
 from fleet.dagster.watch_sensor import refresh_groups, watch
@@ -115,6 +115,18 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
         assert asset_keys.discovered_key("main") not in told or scene.stranger not in {
             event.partition for event in second.asset_events
         }
+
+
+def test_a_code_server_that_ends_leaves_no_event_to_be_told_twice(scene, instance):
+    """Also those of the last minute, whose state was not stored before."""
+    key = asset_keys.group_key("main", scene.plain)
+    first = watched(scene, instance)
+    with scene.member(scene.plain):
+        second = watched(scene, instance, first.cursor)
+        assert key in {event.asset_key for event in second.asset_events}
+        close_all()
+        third = watched(scene, instance, second.cursor)
+    assert third.asset_events == []
 
 
 def test_a_group_that_is_not_selected_is_not_told(scene, instance):
