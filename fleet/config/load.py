@@ -663,7 +663,7 @@ def _under(shared: dict[str, YamlNode], fleet: YamlNode) -> YamlNode:
         return fleet
     merged = dict(fleet.value)
     for key, node in shared.items():
-        complete = isinstance(node.value, dict) and "entrypoint" in node.value
+        complete = isinstance(node.value, dict) and {"entrypoint", "command"} & node.value.keys()
         if key in merged:
             merged[key] = _merge(key, node, merged[key])
         elif key != "worker" or complete:
@@ -674,6 +674,8 @@ def _under(shared: dict[str, YamlNode], fleet: YamlNode) -> YamlNode:
 def _merge(key: str, below: YamlNode, own: YamlNode) -> YamlNode:
     """Merges `own` over `below`; a mapping with another tag replaces it whole."""
     if not isinstance(below.value, dict) or not isinstance(own.value, dict):
+        return own
+    if key == "worker" and {"entrypoint", "command"} <= below.value.keys() | own.value.keys():
         return own
     if key in _TAGS:
         name, default = _TAGS[key]

@@ -557,9 +557,24 @@ class BatchSpec(Strict):
     """Most MiB in /dev/shm for passing records to a Spark on this machine; 0 disables it."""
 
 
+_COMMAND_KEYS: Final = frozenset(
+    {"command", "warm", "env", "membership", "protocol", "assignor", "session_timeout"}
+    | {"heartbeat_interval", "max_poll_interval", "batch_timeout", "http"}
+)
+"""Keys that a worker with `command` takes."""
+_COMMAND_DEFAULTS: Final = {"assignor": "range", "session_timeout": 45, "heartbeat_interval": 3}
+"""What Kafka's own clients do unless they are told otherwise."""
+
+
 class _WorkerBase(Strict):
-    entrypoint: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    entrypoint: Annotated[str, Field(pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$")] = ""
     """Job as `package.module:function`; the worker calls it with (df, context)."""
+    command: tuple[str, ...] = ()
+    """Program and arguments of a consumer in any language, instead of entrypoint. `{instance_id}`
+    stands for its group.instance.id, which it also finds in GROUP_INSTANCE_ID."""
+    warm: bool = False
+    """Start the command before its worker has a slot. It subscribes once the file that
+    FLEET_INSTANCE_FILE names holds its group.instance.id."""
     python_path: tuple[str, ...] = ()
     """Folders to add to the worker's module path. A revision holds a copy of the entrypoint and of
     what it imports from these folders."""
@@ -600,6 +615,36 @@ class _WorkerBase(Strict):
     http: str = "127.0.0.1:0"
     """Address of health, readiness and metrics as host:port; port 0 takes a free port."""
 
+    @property
+    def shares_spark(self) -> bool:
+        """Tells whether its workers use the shared Spark server."""
+        return self.spark == "shared" and not self.command
+
+    @model_validator(mode="after")
+    def _job_or_command(self) -> "_WorkerBase":
+        if bool(self.entrypoint) == bool(self.command):
+            raise ValueError(
+                "needs either entrypoint (package.module:function) or command ([program, …])"
+            )
+        if not self.command:
+            if self.warm:
+                raise ValueError("warm is for workers with command: remove it")
+            return self
+        fields = type(self).model_fields
+        idle = [
+            key for key, value in self if key not in _COMMAND_KEYS and value != fields[key].default
+        ]
+        idle += ["membership: dynamic"] if self.membership == "dynamic" else []
+        if idle:
+            raise ValueError(f"a worker with command takes no {', '.join(sorted(idle))}: remove it")
+        named = [word for word in self.command if "{instance_id}" in word]
+        if self.warm and named:
+            raise ValueError(
+                f"command has {named[0]}, but a warm program starts before its slot is known: let "
+                "it read FLEET_INSTANCE_FILE, or remove warm"
+            )
+        return self
+
 
 class ClassicWorker(_WorkerBase):
     """Sets a member of the classic protocol (JoinGroup/SyncGroup)."""
@@ -613,6 +658,12 @@ class ClassicWorker(_WorkerBase):
     heartbeat_interval: Annotated[Duration, Field(ge=0.5, le=60.0)] = 0.5
     """Time between two heartbeats (`heartbeat.interval.ms`), which report rebalances; at most a
     third of session_timeout."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_clients_do(cls, told: Any) -> Any:
+        has_command = isinstance(told, dict) and told.get("command")
+        return {**_COMMAND_DEFAULTS, **told} if has_command else told
 
 
 class ConsumerWorker(_WorkerBase):

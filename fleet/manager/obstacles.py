@@ -39,7 +39,7 @@ def find_obstacles(
             "image lacks it, write python_path: [.] under worker"
         )
         return Vetoes(notes=(note,))
-    if worker.spark.startswith("sc://"):
+    if worker.command or worker.spark.startswith("sc://"):
         return NO_CONCERNS
     problem = _java_problem(environ.get("JAVA_HOME"), environ.get("PATH"))
     return NO_CONCERNS if problem is None else Vetoes(refusals=(problem,))

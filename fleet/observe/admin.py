@@ -27,7 +27,15 @@ from fleet.lag.end_history import EndHistory
 from fleet.lag.lag_columns import NONE, Commits, Longs, Rows
 from fleet.lag.snapshot import NO_SHARE, GroupFacts, Logs, Snapshot, measure_lag
 from fleet.model import INTERNAL_TOPICS, GroupState, Member, TopicPartition
-from fleet.observe.poll_answers import ListedGroup, Offsets, Poll, PollAnswers, is_dead, no_group
+from fleet.observe.poll_answers import (
+    DescribedGroup,
+    ListedGroup,
+    Offsets,
+    Poll,
+    PollAnswers,
+    is_dead,
+    no_group,
+)
 from fleet.observe.topic_questions import RecordTimes, Resource, TopicQuestions, Topics
 from fleet.observe.waiting_records import WaitingRecords
 
@@ -223,6 +231,30 @@ class Observer:
                 return GroupState.UNKNOWN
             described = self._groups.describe([group], poll).get(group)
             return GroupState.UNKNOWN if described is None else described.state
+
+    def progress(self, group: str) -> tuple[DescribedGroup, Offsets]:
+        """Reads one group's members and commits, of its coordinator alone. Raises Unreachable."""
+        with self._lock:
+            poll = self._new_poll()
+            try:
+                self._net.connect(poll.left())
+            except NoAnswer as error:
+                raise self._unreachable(error) from error
+            described, committed = self._groups.describe_with_offsets([group], poll)
+            if group not in described:
+                why = "; ".join(poll.problems) or "no answer"
+                raise Unreachable(f"the coordinator of {group} does not describe it: {why}")
+            return described[group], committed.get(group, {})
+
+    def ends(self, tps: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Reads the ends of these logs, and no other topic. Raises Unreachable."""
+        with self._lock:
+            poll = self._new_poll()
+            try:
+                topics = self._about_topics.topics(poll, {tp.topic for tp in tps})
+                return self._about_topics.offsets(tps, topics, poll)[1]
+            except NoAnswer as error:
+                raise self._unreachable(error) from error
 
     def partitions(self) -> dict[str, int]:
         """Reads topic name → number of partitions."""

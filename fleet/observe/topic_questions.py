@@ -55,9 +55,9 @@ class TopicQuestions:
     def __init__(self, net: Connections) -> None:
         self._net = net
 
-    def topics(self, poll: Poll) -> Topics:
-        """Reads all topics; reports those that cannot be read. Raises NoAnswer."""
-        metadata = self._net.metadata(None, poll.left())
+    def topics(self, poll: Poll, named: Collection[str] | None = None) -> Topics:
+        """Reads these topics or all; reports those that cannot be read. Raises NoAnswer."""
+        metadata = self._net.metadata(named, poll.left())
         for topic in metadata.topics:
             if topic.error_code:
                 poll.problems.append(

@@ -175,6 +175,14 @@ def examine_entrypoint(group: GroupSpec) -> None:
     Raises ConfigError where the module cannot be found, or has no such function.
     """
     in_image = isinstance(group.runtime, KubernetesRuntimeSpec)
+    if group.worker is not None and group.worker.command:
+        program = group.worker.command[0]
+        if not in_image and shutil.which(program) is None:
+            raise ConfigError(
+                f"group {group.group!r}: worker.command: no program {program} is on PATH; install "
+                "it, or write its path"
+            )
+        return
     found = _on_path(group) if in_image else _find(group)
     if found is None:
         return
@@ -193,7 +201,7 @@ def lies_beside(group: GroupSpec, here: Path) -> Path | None:
     Not this package's own, which is in every image.
     """
     worker = group.worker
-    if worker is None or _on_path(group) is not None:
+    if worker is None or worker.command or _on_path(group) is not None:
         return None
     top, *below = worker.entrypoint.partition(":")[0].split(".")
     if top == __name__.partition(".")[0]:
@@ -284,7 +292,20 @@ def _digest_of(files: Iterable[tuple[str, bytes]]) -> str:
 
 
 def _find(group: GroupSpec) -> _Found:
+    if group.worker is not None and group.worker.command:
+        return _Found(copied=(), installed=tuple(_of_command(group.worker.command)))
     return _on_path(group) or _installed(group)
+
+
+def _of_command(command: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """Files that a command names, by their places in it: a new one of them is another revision.
+
+    A program is found as the shell finds it; one that is missing here may be there at its start.
+    """
+    program = shutil.which(command[0])
+    for place, file in enumerate([Path(program or command[0]), *map(Path, command[1:])]):
+        if file.is_file():
+            yield str(place), file
 
 
 def _on_path(group: GroupSpec) -> _Found | None:

@@ -52,6 +52,18 @@ def test_the_example_of_this_repository_loads() -> None:
 
 GOLDEN = [
     pytest.param(
+        fleet('worker: {command: [app], spark: "local[2]", membership: dynamic}'),
+        "fleet.yaml:4: fleets[0].worker: a worker with command takes no membership: dynamic, "
+        "spark: remove it",
+        id="a-job's-key-for-a-program",
+    ),
+    pytest.param(
+        fleet('worker: {command: [app, "--id={instance_id}"], warm: true}'),
+        "fleet.yaml:4: fleets[0].worker: command has --id={instance_id}, but a warm program "
+        "starts before its slot is known: let it read FLEET_INSTANCE_FILE, or remove warm",
+        id="warm-with-an-id",
+    ),
+    pytest.param(
         fleet(WORKER + ", assignor: rangee}"),
         "fleet.yaml:4: fleets[0].worker.assignor: 'rangee' is not allowed; nearest: range "
         "(allowed: range, cooperative-sticky)",
@@ -87,9 +99,10 @@ GOLDEN = [
     pytest.param(
         fleet(WORKER + ", protocol: consumer, session_timeout: 60s}"),
         "fleet.yaml:4: fleets[0].worker.session_timeout: 'session_timeout' does not exist under "
-        "protocol consumer, only under protocol classic (allowed: entrypoint, python_path, env, "
-        "membership, batch, reading, max_poll_interval, batch_timeout, entrypoint_failure_timeout, "
-        "isolation, on_truncated, metadata_refresh, dead_letter_topic, start_from, spark, "
+        "protocol consumer, only under protocol classic (allowed: entrypoint, command, warm, "
+        "python_path, env, membership, batch, reading, max_poll_interval, batch_timeout, "
+        "entrypoint_failure_timeout, isolation, on_truncated, metadata_refresh, "
+        "dead_letter_topic, start_from, spark, "
         "log_level, spark_ui, http, protocol)",
         id="classic-key-under-848",
     ),
@@ -138,7 +151,8 @@ GOLDEN = [
     ),
     pytest.param(
         fleet("worker: {}"),
-        "fleet.yaml:4: fleets[0].worker.entrypoint: is missing; write package.module:function",
+        "fleet.yaml:4: fleets[0].worker: needs either entrypoint (package.module:function) or "
+        "command ([program, …])",
         id="missing-entrypoint",
     ),
     pytest.param(

@@ -23,7 +23,7 @@ from fleet.slots import Phase, WorkerReport
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.broker_reach import BrokerReach
 from fleet.worker.member.member_state import MemberState
-from fleet.worker.slot.process import _Worker
+from fleet.worker.slot.process import WorkerMain
 from fleet.worker.slot.reporting import Reporter
 from tests.support.batch_parts import worker_context
 from tests.support.declared import group_spec, settings_of
@@ -359,7 +359,7 @@ def test_what_nobody_foresaw_is_a_sentence_too(tmp_path: Path):
     security = {"protocol": "SSL", "tls": {"ca_file": str(tmp_path / "ca.pem")}}
     cluster = ClusterSpec.model_validate({"bootstrap_servers": "b:1", "security": security})
     settings = settings_of(group_spec("g", topics=["t"]), bootstrap="b:1", cluster=cluster)
-    worker = _Worker(worker_context(settings, name="w1"), home=tmp_path, code=None)
+    worker = WorkerMain(worker_context(settings, name="w1"), home=tmp_path, code=None)
     code, sentence = worker.run()
     assert code == 1
     assert "KafkaException" in sentence

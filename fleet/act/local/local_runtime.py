@@ -197,7 +197,7 @@ class LocalRuntime(Runtime):
         # The supervisor may be another installation's, and puts its own on the path.
         paths.append(str(Path(fleet.__file__).parents[1]))
         env = {**plain, "PYTHONPATH": os.pathsep.join(paths)}
-        if worker.spark_ui and worker.spark == "shared":
+        if worker.spark_ui and worker.shares_spark:
             env[SPARK_UI] = "1"
         settings = self._settings_file(group, revision)
         readable = _readable(group).strip("-") or "worker"
@@ -211,7 +211,7 @@ class LocalRuntime(Runtime):
                     group=group,
                     revision=revision,
                     launch=Launch(argv=tuple(self._arguments(settings, name)), env=env),
-                    shared_spark=worker.spark == "shared",
+                    shared_spark=worker.shares_spark,
                 )
             )
         self._table.add(rows)

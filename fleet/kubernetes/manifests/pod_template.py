@@ -227,7 +227,7 @@ def _environment(settings: WorkerSettings) -> list[Object]:
         {"name": "FLEET_HOME", "value": HOME},
         {"name": "HOME", "value": HOME},
     ]
-    if worker is not None and worker.spark == "shared":
+    if worker is not None and worker.shares_spark:
         env.append(token(runtime_of(group).spark_server()))
     elif worker is not None and worker.spark.startswith("local["):
         memory = runtime_of(group).spark.memory

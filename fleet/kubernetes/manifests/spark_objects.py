@@ -40,7 +40,7 @@ _INSTANCE: Final = "app.kubernetes.io/instance"
 
 def shares_spark(group: GroupSpec) -> bool:
     """Whether the group's workers use a server of the namespace."""
-    return group.worker is not None and group.worker.spark == "shared"
+    return group.worker is not None and group.worker.shares_spark
 
 
 def spark_servers(spec: FleetSpec) -> dict[str, list[GroupSpec]]:

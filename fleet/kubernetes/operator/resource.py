@@ -168,7 +168,9 @@ def spec_of(declared: DeclaredFleet, cluster: str, *, namespace: str) -> FleetSp
         inside = re.compile(rf"^{re.escape(str(path))}:{last}: fleets\[0\]\.?", re.MULTILINE)
         raise ConfigError(inside.sub("spec.fleet.", str(error))) from error
     if spec.fleets[0].worker is None:
-        raise ConfigError("spec.fleet.worker is missing: write at least worker.entrypoint")
+        raise ConfigError(
+            "spec.fleet.worker is missing: write at least worker.entrypoint or worker.command"
+        )
     if spec.cluster.bootstrap_servers == "embedded":
         raise ConfigError(
             f"cluster {declared.cluster} has no bootstrap_servers: write host:port in the chart's "

@@ -213,7 +213,12 @@ def run(
     try:
         if unset is not None:
             raise unset
-        status, sentence = _Worker(context, home=home, code=code).run()
+        kind = WorkerMain
+        if settings.group.worker is not None and settings.group.worker.command:
+            from fleet.worker.program.process import ProgramWorker  # noqa: PLC0415 - builds on ours
+
+            kind = ProgramWorker
+        status, sentence = kind(context, home=home, code=code).run()
     except FleetError as error:
         status, sentence = error.exit_code, str(error)
     context.events.emit("exit", code=status, reason=sentence)
@@ -221,7 +226,9 @@ def run(
     return status
 
 
-class _Worker:
+class WorkerMain:
+    """The life of a worker that calls a job; `ProgramWorker` runs a program instead."""
+
     def __init__(self, context: WorkerContext, *, home: Path, code: Path | None) -> None:
         self._context = context
         self._events = context.events
@@ -253,7 +260,10 @@ class _Worker:
             if self._pod is not None:
                 end_former_slots(store, group=group, name=context.name, events=events)
             watcher = SlotWatcher(store, group=group, lease=lease, clock=clock)
+            began = clock.monotonic()
+            self._watch_brokers()
             self._warm(watcher)
+            self._ready(watcher, seconds=clock.monotonic() - began)
             opener = SlotTargetsOpener(context, store)
             look = self._looks(store, watcher, opener)
             while not self._stop.is_set():
@@ -305,8 +315,6 @@ class _Worker:
 
         context, worker = self._context, self._context.worker
         self._reporter.waits_for = f"Spark ({safe(worker.spark)}) and the entrypoint to be warm"
-        began = context.clock.monotonic()
-        self._watch_brokers()
         folder = None
         if self._code is not None and self._pod is not None:
             folder = unpack(self._code, self._home, runtime=self._pod, environ=os.environ)
@@ -347,15 +355,17 @@ class _Worker:
                     "name was computed, so workers of a revision may run different code; import "
                     "it by its name"
                 )
-        took = context.clock.monotonic() - began
+
+    def _ready(self, watcher: SlotWatcher, *, seconds: float) -> None:
+        """Reports the warm standby."""
         with contextlib.suppress(Unreachable):
             watcher.refresh()  # a probe has to show at once whether the standby is on trial
         if watcher.store.unmanaged:
             self._reporter.canary.observe(watcher)
         freeze_imports()
         self._reporter.standby()
-        self._events.log(f"ready after {took:.1f} s as a standby of {context.group}")
-        self._events.emit("phase", phase="standby", seconds=took)
+        self._events.log(f"ready after {seconds:.1f} s as a standby of {self._context.group}")
+        self._events.emit("phase", phase="standby", seconds=seconds)
 
     def _watch_brokers(self) -> None:
         """Checks brokers while Spark starts: a standby is ready only if they answer."""
@@ -428,10 +438,8 @@ class _Worker:
         self, store: Store, watcher: SlotWatcher, opener: SlotTargetsOpener
     ) -> Callable[[], tuple[int, str] | None]:
         """Returns a standby's poll; the poll returns why an owner ended the worker, or None."""
-        context, runner, reach = self._context, self._runner, self._reach
-        assert runner is not None
+        context, reach, new_owner = self._context, self._reach, self._owners()
         assert reach is not None
-        columnar = columnar_of(context, runner)
         failover = Failover(context, leave=self._send_leave)
         completer = LeaveCompleter(context, store, leave=self._send_leave)
 
@@ -444,16 +452,14 @@ class _Worker:
                 since=self._reporter.since,
             )
             for seen in found[:1]:
-                owner = SlotOwner(
+                owner = new_owner(
                     context,
                     seen,
                     watcher.void.get(seen.number),
                     watcher=watcher,
                     completer=completer,
                     failover=failover,
-                    runner=runner,
                     reporter=self._reporter,
-                    columnar=columnar,
                 )
                 if not owner.take():
                     watcher.forget()
@@ -474,6 +480,12 @@ class _Worker:
             return None
 
         return look
+
+    def _owners(self) -> Callable[..., SlotOwner]:
+        """Returns what creates the owner of a slot."""
+        runner = self._runner
+        assert runner is not None
+        return partial(SlotOwner, runner=runner, columnar=columnar_of(self._context, runner))
 
     def _open_first(self, watcher: SlotWatcher, opener: SlotTargetsOpener) -> None:
         try:

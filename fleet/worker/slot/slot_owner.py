@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot, SlotTargets
@@ -33,6 +33,12 @@ from fleet.worker.slot.leave_completion import (
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from fleet.worker.slot.slot_life import Conclusion, OwnerObservation, SlotLife
+
+if TYPE_CHECKING:
+    from fleet.worker.program.membership import ProgramMembership
+    from fleet.worker.program.process import NoBatches
+
+    Member = Membership | ProgramMembership
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
@@ -61,7 +67,7 @@ class SlotOwner:
         watcher: SlotWatcher,
         completer: LeaveCompleter,
         failover: Failover,
-        runner: BatchRunner,
+        runner: "BatchRunner | NoBatches",
         reporter: Reporter,
         columnar: Columnar | None = None,
     ) -> None:
@@ -79,7 +85,7 @@ class SlotOwner:
         self._reporter = reporter
         self._canary = reporter.canary
         self._columnar = columnar
-        self._membership: Membership | None = None
+        self._membership: Member | None = None
         self._cured = True
         """Whether nothing of a former owner runs any more, as far as we can see to it."""
         self._stops = StoppedPartitionsView(self._store, context)
@@ -256,7 +262,8 @@ class SlotOwner:
             after=self._reporter.on_renewed,
         )
 
-    def _new_membership(self, open_at: float) -> Membership:
+    def _new_membership(self, open_at: float) -> "Member":
+        assert isinstance(self._runner, BatchRunner)
         return Membership(
             self._context,
             self._lease.slot,
@@ -275,7 +282,7 @@ class SlotOwner:
         revision = self._context.settings.revision
         return not self._canary.running or is_alone(self._watcher.slots, self._former, revision)
 
-    def _tick(self, membership: Membership) -> None:
+    def _tick(self, membership: "Member") -> None:
         watcher = self._watcher
         stuck = self._runner.watch()
         if stuck is not None:
@@ -317,7 +324,7 @@ class SlotOwner:
         except FleetError as error:
             self._events.log_rarely(str(error))
 
-    def _answer(self, membership: Membership) -> None:
+    def _answer(self, membership: "Member") -> None:
         """Begins what the slot targets (or a signal) ask; takes back what they ask no more."""
         watcher, state = self._watcher, membership.state
         told = self._life.decide(

@@ -1,0 +1,1 @@
+"""Workers that run a program of any language instead of a job."""
