@@ -212,7 +212,8 @@ class StateKeeper(Generic[S]):
         stored = self.store.manager_state(_NO_GROUP, self.name) if number.isdigit() else None
         if cursor is None or stored is None or stored.get("token") != token:
             return None
-        if stored.get("number", 0) > int(number):
+        newest = stored.get("number")
+        if not isinstance(newest, int) or newest > int(number):
             return None
         found = self.decode(stored)
         if found is not None:
