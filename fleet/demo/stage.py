@@ -165,7 +165,8 @@ def _groups_of(store: Path) -> frozenset[str]:
     try:
         with contextlib.closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
             tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-            rows = db.execute("SELECT cluster, grp FROM targets") if "targets" in tables else ()
+            held = "SELECT DISTINCT cluster, grp FROM objects WHERE kind = 'targets'"
+            rows = db.execute(held) if "objects" in tables else ()
             return frozenset(f"{group} of {cluster}" for cluster, group in rows)
     except sqlite3.Error as error:
         raise Refused(

@@ -8,19 +8,18 @@ import contextlib
 import json
 import os
 import sqlite3
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from operator import eq
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from fleet.clock import Clock
 from fleet.errors import Damaged, FleetError, SchemaTooNew, Unreachable
-from fleet.model import TopicPartition
-from fleet.slots import Change, Pause, Phase, Slot, StoppedPartition, WorkerReport
+from fleet.slots import Change, Pause, Slot, StoppedPartition, WorkerReport
 from fleet.slots.backend import (
     KEPT_CHANGES,
     ConcurrentWrite,
@@ -74,40 +73,17 @@ class DecodeCache(Generic[Stored, DecodedValue]):
 # singly.
 
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 DATABASE: Final = "fleet.db"
 _BUSY_SECONDS: Final = 5.0
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS targets (
-    cluster TEXT, grp TEXT, version INTEGER NOT NULL, body TEXT NOT NULL,
-    PRIMARY KEY (cluster, grp)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS slots (
-    cluster TEXT, grp TEXT, number INTEGER, owner TEXT, token INTEGER NOT NULL,
-    counter INTEGER NOT NULL, phase TEXT NOT NULL, clean INTEGER NOT NULL, member_id TEXT,
-    spark_session TEXT, revision TEXT, batches INTEGER NOT NULL, error TEXT,
-    owner_ended INTEGER NOT NULL, lease REAL NOT NULL,
-    PRIMARY KEY (cluster, grp, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS reports (
-    cluster TEXT, worker TEXT, grp TEXT NOT NULL, body TEXT NOT NULL,
-    PRIMARY KEY (cluster, worker)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS changes (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, cluster TEXT NOT NULL, grp TEXT NOT NULL,
-    state TEXT NOT NULL, actor TEXT NOT NULL, token INTEGER NOT NULL, counter INTEGER NOT NULL,
-    body TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS changes_of_group ON changes (cluster, grp, id);
-CREATE UNIQUE INDEX IF NOT EXISTS one_running_change ON changes (cluster, grp)
-    WHERE state = 'running';
-CREATE TABLE IF NOT EXISTS pauses (
-    cluster TEXT, grp TEXT, reason TEXT NOT NULL, who TEXT NOT NULL, at REAL NOT NULL,
-    PRIMARY KEY (cluster, grp)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS notes (
-    cluster TEXT, grp TEXT, name TEXT, body TEXT NOT NULL,
-    PRIMARY KEY (cluster, grp, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS quarantines (
-    cluster TEXT, grp TEXT, topic TEXT, part INTEGER, start INTEGER NOT NULL,
-    error TEXT NOT NULL, attempts INTEGER NOT NULL, revision TEXT NOT NULL, at REAL NOT NULL,
-    PRIMARY KEY (cluster, grp, topic, part)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS objects (
+    cluster TEXT, grp TEXT, kind TEXT, number INTEGER, body TEXT NOT NULL,
+    PRIMARY KEY (cluster, grp, kind, number)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS entries (
+    cluster TEXT, space TEXT, grp TEXT, name TEXT, body TEXT NOT NULL,
+    PRIMARY KEY (cluster, space, grp, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS workers (
     name TEXT PRIMARY KEY, cluster TEXT NOT NULL, grp TEXT NOT NULL, revision TEXT NOT NULL,
     launch TEXT NOT NULL, shared_spark INTEGER NOT NULL, wanted INTEGER NOT NULL,
@@ -248,6 +224,11 @@ class Database:
                 f"{self.path} has schema {row[0]}, and this version reads schemas up to "
                 f"{SCHEMA}: use the newer version of Fleet that wrote it"
             )
+        if row is not None and int(row[0]) < SCHEMA:
+            raise FleetError(
+                f"{self.path} has schema {row[0]} of a version before the first release; stop "
+                "Fleet, move the file away and start again: slots are rebuilt from fleet.yaml"
+            )
         return None if row is None else int(row[0])
 
     def _switch_to_wal(self, connection: _Connection) -> None:
@@ -278,26 +259,6 @@ class Database:
             ) from error
 
 
-_COLUMNS: Final = (
-    "owner", "token", "counter", "phase", "clean",
-    "member_id", "spark_session", "revision", "batches", "error", "owner_ended",
-    "lease",
-)  # fmt: skip
-_SLOT: Final = ", ".join(_COLUMNS)
-_PLACEHOLDERS: Final = ", ".join("?" * len(_COLUMNS))
-_MAPS: Final[Mapping[Space, tuple[str, tuple[str, ...], tuple[str, ...]]]] = {
-    Space.WORKER_REPORTS: ("reports", ("worker",), ("body",)),
-    Space.MANAGER_STATE: ("notes", ("name",), ("body",)),
-    Space.STOPPED_PARTITIONS: (
-        "quarantines",
-        ("topic", "part"),
-        ("start", "error", "attempts", "revision", "at"),
-    ),
-    Space.PAUSES: ("pauses", ("grp",), ("reason", "who", "at")),
-}
-"""Space → its table, the key's columns, the value's columns. A pause's key is its group."""
-
-
 class SqliteStore(Store):
     """The store of a state directory, shared by all its processes and threads.
 
@@ -312,13 +273,16 @@ class SqliteStore(Store):
 
 
 class SqliteBackend:
-    """A `fleet.slots.backend.Backend` in one file."""
+    """A `fleet.slots.backend.Backend` in one file.
+
+    Each object and each small value is one row with its JSON; of a group's changes the one with the
+    highest number is the present one.
+    """
 
     def __init__(self, db: Database, *, cluster: str) -> None:
         self._db = db
         self._cluster = cluster
-        self._last_targets: DecodeCache[str, SlotTargetsRecord] = DecodeCache(eq)
-        self._slots: DecodeCache[tuple[Any, ...], Slot] = DecodeCache(eq)
+        self._decoded: DecodeCache[str, Value] = DecodeCache(eq)
 
     @property
     def writes(self) -> WriteLog:
@@ -363,11 +327,12 @@ class SqliteBackend:
         with self._db.read() as db:
             targets = self._read(db, Key(group, Kind.TARGETS))
             rows = db.execute(
-                f"SELECT number, {_SLOT} FROM slots WHERE cluster = ? AND grp = ?",  # noqa: S608
-                (self._cluster, group),
+                "SELECT number, body FROM objects WHERE cluster = ? AND grp = ? AND kind = ?",
+                (self._cluster, group, Kind.SLOT),
             ).fetchall()
         record = None if targets is None else targets.value
-        slots = {row[0]: self._slot(group, row) for row in rows}
+        found = {number: self._value(Key(group, Kind.SLOT, number), body) for number, body in rows}
+        slots = {number: slot for number, slot in found.items() if isinstance(slot, Slot)}
         return (record if isinstance(record, SlotTargetsRecord) else None), slots
 
     def swap(self, key: Key, value: Value, seen: Entry | None) -> Value:
@@ -376,129 +341,95 @@ class SqliteBackend:
             stored = self._read(db, key)
             if (stored and stored.version) != (seen and seen.version):
                 raise ConcurrentWrite
-            if isinstance(value, Slot):
-                self._write_slot(db, value)
-            elif isinstance(value, SlotTargetsRecord):
-                # Fields of a newer release that this one does not know are kept.
-                before = json.loads(stored.version[0]) if stored else {}  # type: ignore[index]
-                body = _text({**before, **record_as_json(value)})
+            number, before = key.number, "{}"
+            if stored is not None:
+                assert isinstance(stored.version, tuple)
+                number, before = stored.version
+                if is_new_change(stored.value, value):
+                    number, before = number + 1, "{}"
+            told = record_as_json(value) if isinstance(value, SlotTargetsRecord) else as_json(value)
+            # Fields of a newer release that this one does not know are kept.
+            row = (self._cluster, key.group, key.kind, number, _text(json.loads(before) | told))
+            db.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", row)
+            if key.kind is Kind.CHANGE:
                 db.execute(
-                    "INSERT OR REPLACE INTO targets VALUES (?, ?, ?, ?)",
-                    (self._cluster, key.group, value.targets.version, body),
+                    "DELETE FROM objects WHERE cluster = ? AND grp = ? AND kind = ?"
+                    " AND number <= ?",
+                    (*row[:3], number - KEPT_CHANGES),
                 )
-            else:
-                self._write_change(db, value, stored)
             return value
 
     def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
         """Returns the ended changes, latest first."""
         with self._db.read() as db:
             rows = db.execute(
-                "SELECT body FROM changes WHERE cluster = ? AND grp = ?"
-                " ORDER BY id DESC LIMIT ? OFFSET 1",
-                (self._cluster, group, limit),
+                "SELECT number, body FROM objects WHERE cluster = ? AND grp = ? AND kind = ?"
+                " ORDER BY number DESC LIMIT ? OFFSET 1",
+                (self._cluster, group, Kind.CHANGE, limit),
             ).fetchall()
-        return tuple(_change_from(group, row[0]) for row in rows)
+        with _reading_errors(_WHAT[Kind.CHANGE], group):
+            return tuple(from_json(Change, json.loads(body)) for _, body in rows)
 
     def _read(self, db: sqlite3.Connection, key: Key) -> Entry | None:
-        where = (self._cluster, key.group)
-        if key.kind is Kind.SLOT:
-            row = db.execute(
-                f"SELECT {_SLOT} FROM slots WHERE cluster = ? AND grp = ? AND number = ?",  # noqa: S608
-                (*where, key.number),
-            ).fetchone()
-            if row is None:
-                return None
-            return Entry(self._slot(key.group, (key.number, *row)), row)
-        if key.kind is Kind.CHANGE:
-            row = db.execute(
-                "SELECT id, body FROM changes WHERE cluster = ? AND grp = ?"
-                " ORDER BY id DESC LIMIT 1",
-                where,
-            ).fetchone()
-            return None if row is None else Entry(_change_from(key.group, row[1]), row)
-        row = db.execute("SELECT body FROM targets WHERE cluster = ? AND grp = ?", where).fetchone()
-        if row is None:
-            return None
-        return Entry(self._targets(key.group, row[0]), row)
+        last = sys.maxsize if key.kind is Kind.CHANGE else key.number
+        row = db.execute(
+            "SELECT number, body FROM objects WHERE cluster = ? AND grp = ? AND kind = ?"
+            " AND number BETWEEN ? AND ? ORDER BY number DESC LIMIT 1",
+            (self._cluster, key.group, key.kind, key.number, last),
+        ).fetchone()
+        return None if row is None else Entry(self._value(key, row[1]), row)
 
-    def _targets(self, group: str, body: str) -> SlotTargetsRecord:
-        return self._last_targets.of(group, body, partial(_targets_from, group=group))
+    def _value(self, key: Key, body: str) -> Value:
+        def decode(body: str) -> Value:
+            with _reading_errors(_WHAT[key.kind].format(key.number), key.group):
+                told = json.loads(body)
+                if key.kind is Kind.TARGETS:
+                    return record_from_json(told)
+                return from_json(Slot, told) if key.kind is Kind.SLOT else from_json(Change, told)
 
-    def _slot(self, group: str, row: tuple[Any, ...]) -> Slot:
-        """row: the number, and the stored columns."""
-        return self._slots.of((group, row[0]), row, partial(_slot, group))
-
-    def _write_slot(self, db: sqlite3.Connection, slot: Slot) -> None:
-        db.execute(
-            f"INSERT OR REPLACE INTO slots (cluster, grp, number, {_SLOT})"  # noqa: S608
-            f" VALUES (?, ?, ?, {_PLACEHOLDERS})",
-            (self._cluster, slot.group, slot.number, *(getattr(slot, c) for c in _COLUMNS)),
-        )
-
-    def _write_change(self, db: sqlite3.Connection, change: Change, stored: Entry | None) -> None:
-        body = _text(as_json(change))
-        row = (change.state.value, change.actor, change.token, change.counter, body)
-        if stored is not None and not is_new_change(stored.value, change):
-            assert isinstance(stored.version, tuple)
-            db.execute(
-                "UPDATE changes SET state = ?, actor = ?, token = ?, counter = ?, body = ?"
-                " WHERE id = ?",
-                (*row, stored.version[0]),
-            )
-            return
-        db.execute(
-            "INSERT INTO changes (cluster, grp, state, actor, token, counter, body)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self._cluster, change.group, *row),
-        )
-        db.execute(
-            "DELETE FROM changes WHERE cluster = ?1 AND grp = ?2 AND id NOT IN (SELECT id"
-            " FROM changes WHERE cluster = ?1 AND grp = ?2 ORDER BY id DESC LIMIT ?3)",
-            (self._cluster, change.group, KEPT_CHANGES),
-        )
+        return self._decoded.of(key, body, decode)
 
     # --- maps -------------------------------------------------------------------------------
 
     def entries(self, space: Space, group: str) -> Mapping[str, MapValue]:
         """Returns one map of small values."""
-        table, keys, values = _MAPS[space]
-        where, named = "cluster = ?", [self._cluster]
-        if space is not Space.PAUSES:
-            where, named = f"{where} AND grp = ?", [*named, group]
         with self._db.read() as db:
             rows = db.execute(
-                f"SELECT {', '.join((*keys, *values))} FROM {table} WHERE {where}",  # noqa: S608
-                named,
+                "SELECT name, body FROM entries WHERE cluster = ? AND space = ? AND grp = ?",
+                (self._cluster, space, group),
             ).fetchall()
-        return {" ".join(map(str, row[: len(keys)])): _map_value(space, group, row) for row in rows}
+        found: dict[str, MapValue] = {}
+        for name, body in rows:
+            with _reading_errors(f"the entry {name} of the {space.value}", group):
+                told, kind = json.loads(body), _KINDS.get(space)
+                found[name] = dict(told) if kind is None else from_json(kind, told)
+        return found
 
     def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """Replaces these keys; None removes a key."""
         if values is None:
             values = dict.fromkeys(self.entries(space, group or ""))
-        table, keys, columns = _MAPS[space]
         there = 0
         with self._db.write() as db:
-            for key, value in values.items():
-                # A topic's name has no space; other keys are one column.
-                parts = key.rsplit(" ", len(keys) - 1) if len(keys) > 1 else [key]
-                where = " AND ".join(f"{column} = ?" for column in ("cluster", *keys))
-                named: list[object] = [self._cluster, *parts]
-                if group is not None and space is not Space.PAUSES:
-                    where, named = f"{where} AND grp = ?", [*named, group]
-                gone = db.execute(f"DELETE FROM {table} WHERE {where}", named)  # noqa: S608
-                there += gone.rowcount
+            for name, value in values.items():
+                there += db.execute(
+                    "DELETE FROM entries WHERE cluster = ? AND space = ? AND grp = ifnull(?, grp)"
+                    " AND name = ?",
+                    (self._cluster, space, group, name),
+                ).rowcount
                 if value is not None:
-                    place = () if space is Space.PAUSES else ("grp",)
-                    into = ("cluster", *place, *keys, *columns)
-                    row = [self._cluster, *((group,) if place else ()), *parts, *_row(value)]
-                    db.execute(
-                        f"INSERT OR REPLACE INTO {table} ({', '.join(into)})"  # noqa: S608
-                        f" VALUES ({', '.join('?' * len(into))})",
-                        row,
-                    )
+                    body = _text(value if isinstance(value, Mapping) else as_json(value))
+                    row = (self._cluster, space, group, name, body)
+                    db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
         return there
+
+
+_WHAT: Final = {Kind.TARGETS: "the slot targets", Kind.SLOT: "slot {}", Kind.CHANGE: "a change"}
+_KINDS: Final[Mapping[Space, type[WorkerReport | StoppedPartition | Pause]]] = {
+    Space.WORKER_REPORTS: WorkerReport,
+    Space.STOPPED_PARTITIONS: StoppedPartition,
+    Space.PAUSES: Pause,
+}
 
 
 def _text(value: Mapping[str, Any]) -> str:
@@ -517,60 +448,3 @@ def _reading_errors(what: str, group: str) -> Iterator[None]:
             f"version of Fleet that wrote it; if none did, stop Fleet, move {DATABASE} away and "
             "start again: slots are rebuilt from fleet.yaml"
         ) from error
-
-
-def _change_from(group: str, body: str) -> Change:
-    with _reading_errors("a change", group):
-        return from_json(Change, json.loads(body))
-
-
-def _targets_from(body: str, group: str) -> SlotTargetsRecord:
-    with _reading_errors("the slot targets", group):
-        return record_from_json(json.loads(body))
-
-
-def _slot(group: str, row: tuple[Any, ...]) -> Slot:
-    number, *values = row
-    told = dict(zip(_COLUMNS, values, strict=True))
-    with _reading_errors(f"slot {number}", group):
-        phase = Phase(told["phase"])
-    return Slot(
-        group=group,
-        number=number,
-        **{
-            **told,
-            "phase": phase,
-            "clean": bool(told["clean"]),
-            "owner_ended": bool(told["owner_ended"]),
-        },
-    )
-
-
-def _row(value: MapValue) -> tuple[object, ...]:
-    if isinstance(value, WorkerReport):
-        return (_text(as_json(value)),)
-    if isinstance(value, StoppedPartition):
-        return (value.offset, value.error, value.attempts, value.revision, value.at)
-    if isinstance(value, Pause):
-        return (value.reason, value.by, value.at)
-    return (_text(value),)
-
-
-def _map_value(space: Space, group: str, row: tuple[Any, ...]) -> MapValue:
-    if space is Space.WORKER_REPORTS:
-        with _reading_errors(f"the report of {row[0]}", group):
-            return from_json(WorkerReport, json.loads(row[1]))
-    if space is Space.MANAGER_STATE:
-        with _reading_errors(f"the manager state {row[0]}", group):
-            return dict(json.loads(row[1]))
-    if space is Space.PAUSES:
-        return Pause(group=row[0] or None, reason=row[1], by=row[2], at=row[3])
-    return StoppedPartition(
-        group=group,
-        tp=TopicPartition(row[0], row[1]),
-        offset=row[2],
-        error=row[3],
-        attempts=row[4],
-        revision=row[5],
-        at=row[6],
-    )

@@ -329,7 +329,10 @@ def test_what_is_stored_of_one_group_and_cannot_be_read_stops_no_tick(scene, ins
         plan = plan_of(group=scene.managed, id="p")
         assert live.fleet.store.begin_change(plan, actor="a", started_at=0.0)
         with closing(sqlite3.connect(live.fleet.home / DATABASE)) as db, db:
-            db.execute("UPDATE changes SET body = json_set(body, '$.state', 'of-tomorrow')")
+            db.execute(
+                "UPDATE objects SET body = json_set(body, '$.state', 'of-tomorrow')"
+                " WHERE kind = 'change'"
+            )
         looked = refresh_groups(live)
     unread = looked.changes[scene.managed].unread
     assert "cannot be read by this release" in unread

@@ -120,10 +120,12 @@ def test_a_poller_sees_every_change_and_only_changes(local, tmp_path):
     assert local.data_version() != after_own
 
 
-def stored_by_a_newer_release(path, table, column, before, after):
+def stored_by_a_newer_release(path, kind, before, after):
     """A word of one kind, as a release that knows more of them writes it."""
     with contextlib.closing(sqlite3.connect(path)) as db:
-        done = db.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (before, after))
+        done = db.execute(
+            "UPDATE objects SET body = replace(body, ?, ?) WHERE kind = ?", (before, after, kind)
+        )
         assert done.rowcount == 1
         db.commit()
 
@@ -134,13 +136,13 @@ def test_what_only_a_newer_release_can_read_is_no_answer(local):
     held = local.take(local.slots(GROUP)[0], worker="w", revision="r", spark_session=None)
     path = local.database.path
     assert local.begin_change(plan_of(group=GROUP), actor="a", started_at=0.0)
-    stored_by_a_newer_release(path, "changes", "body", '"state":"running"', '"state":"dancing"')
+    stored_by_a_newer_release(path, "change", '"state":"running"', '"state":"dancing"')
     for ask in (local.change, local.changes):
         with pytest.raises(
             Unreachable, match=rf"a change of group {GROUP} cannot be read.*dancing"
         ):
             ask(GROUP)
-    stored_by_a_newer_release(path, "slots", "phase", "joining", "dancing")
+    stored_by_a_newer_release(path, "slot", '"joining"', '"dancing"')
     with pytest.raises(
         Unreachable, match=f"slot 0 of group {GROUP} cannot be read.*newer version of Fleet"
     ):

@@ -133,7 +133,8 @@ class ProcessTable:
         with self._db.write() as db:
             db.execute("DELETE FROM workers WHERE name = ?", (row.name,))
             db.execute(
-                "DELETE FROM reports WHERE cluster = ? AND worker = ?", (row.cluster, row.name)
+                "DELETE FROM entries WHERE cluster = ? AND space = 'reports' AND name = ?",
+                (row.cluster, row.name),
             )
 
     # --- the supervisor -------------------------------------------------------------------
