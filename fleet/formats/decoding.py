@@ -102,10 +102,8 @@ class ValueDecoder:
         for row, (raw, head) in enumerate(
             zip(batch.column(self.column).to_pylist(), heads, strict=True)
         ):
-            value, error = None, self.lacks(raw, head)
+            value, error = None, None
             try:
-                if error is not None:
-                    raise ValueError(error)
                 value = None if raw is None else self._read(raw, head)
             except ValueError as problem:
                 error = str(problem)
@@ -118,13 +116,8 @@ class ValueDecoder:
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             return self._one_by_one(batch, found, errors), errors
 
-    def lacks(self, raw: bytes | None, head: bytes | None = None) -> str | None:
+    def _unknown(self, key: SchemaKey | None, raw: bytes, head: bytes | None) -> str:
         """Returns why no schema of a value is known; head: the content of the record's header."""
-        if raw is None:
-            return None
-        key = _schema_of(raw, head)
-        if key in self.writers:
-            return None
         if key is not None:
             return self.unread.get(key, f"schema {key} of {self.column} was not asked for")
         if head is not None:
@@ -135,18 +128,14 @@ class ValueDecoder:
             f"{where}"
         )
 
-    def value(self, raw: bytes | None, head: bytes | None = None) -> Any:
-        """Returns the value for pa.array; None for a record without value, or without a schema
-        (`lacks`).
-
-        Raises ValueError with a sentence if the value does not match its schema.
-        """
-        return None if raw is None or self.lacks(raw, head) else self._read(raw, head)
-
     def _read(self, raw: bytes, head: bytes | None) -> Any:
-        """Reads a value that lacks nothing."""
-        schema_id = _schema_of(raw, head)
-        assert schema_id is not None
+        """Returns the value for pa.array.
+
+        Raises ValueError with a sentence if its schema is unknown, or does not fit.
+        """
+        schema_id = schema_in_value(raw) if head is None else schema_in_header(head)
+        if schema_id is None or schema_id not in self.writers:
+            raise ValueError(self._unknown(schema_id, raw, head))
         start = _HEAD if head is None else 0
         try:
             if self.reader is None:
@@ -184,10 +173,6 @@ class ValueDecoder:
                     raise ValueError(f"{_place(batch, row)}: {said}") from problem
                 found[row], errors[row] = None, said
         return pa.array(found, self.arrow)
-
-
-def _schema_of(raw: bytes, head: bytes | None) -> SchemaKey | None:
-    return schema_in_value(raw) if head is None else schema_in_header(head)
 
 
 def _fit(value: Any, kind: Any, at: str) -> Any:
@@ -379,7 +364,6 @@ VALUE_HEADER: Final = "__value_schema_id"
 KEY_HEADER: Final = "__key_schema_id"
 """The record's headers in which a serializer may name the schema, instead of before the value."""
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
-"""The record's headers in which a serializer may name the schema, instead of before the value."""
 _NAMED: Final = "__named_schema"
 """A column that only tasks get, beside the rows."""
 
