@@ -13,13 +13,12 @@ store has no rename: use Delta Lake or Iceberg there.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,6 +39,7 @@ from fleet.sinks.batch_rows import (
     new_rows,
     parse_spans,
 )
+from fleet.system.home import locked
 
 TEMPORARY: Final = "_fleet-"
 WRITTEN: Final = "_written.json"
@@ -48,7 +48,6 @@ _TRIES: Final = 5
 _GROUP_ROWS: Final = 100_000
 """Rows that are gathered before they are written as one row group."""
 _FOLDERS: Final = ("batch-", "merged-", "_merged-")
-"""Folders never change: each is read once per process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +201,6 @@ def local_folder(path: str | Path, sink: str) -> Path:
             "rename; use write_delta or write_iceberg there"
         )
     return Path(text)
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lets only one process in at a time; the kernel releases the lock when a process ends."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _name(kind: str, written: Mapping[str, Spans]) -> str:

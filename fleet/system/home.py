@@ -46,8 +46,7 @@ def make_home(home: Path) -> Path:
     except OSError as error:
         raise FleetError(
             f"cannot write to the state directory {home} ({error.strerror or error}); set "
-            "FLEET_HOME "
-            "to a folder that you own"
+            "FLEET_HOME to a folder that you own"
         ) from error
 
 

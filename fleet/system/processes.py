@@ -145,8 +145,7 @@ def spawn(
     if not Path("/proc").is_dir():
         raise FleetError(
             f"workers and the embedded broker need Linux, and this is {sys.platform}; observe, "
-            "plan "
-            "and export here, and run workers on Linux or on Kubernetes"
+            "plan and export here, and run workers on Linux or on Kubernetes"
         )
     program = shutil.which(argv[0], path=(env or os.environ).get("PATH"))
     if program is None:
@@ -306,17 +305,17 @@ def carrying(variable: str, value: str) -> tuple[ProcessId, ...]:
     """Living processes with this in their environment, other than the caller; none of none."""
     if not value:
         return ()
-    found = []
+    found = (identify(pid) for pid, env in _environments() if env.get(variable) == value)
+    return tuple(each for each in found if each is not None)
+
+
+def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+    """Other processes of this user, with the environment that each began with."""
     for pid in pids():
-        if pid == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if f"{variable}={value}".encode() in environment:
-                process = identify(pid)
-                if process is not None:
-                    found.append(process)
-    return tuple(found)
+        if pid != os.getpid():
+            with contextlib.suppress(OSError):  # ended meanwhile, or of another user
+                text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+                yield pid, dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
 
 
 def end_all(found: tuple[ProcessId, ...], *, grace: float) -> None:
@@ -389,17 +388,13 @@ def python_path(before: str | None, after: str | None = None) -> str:
 
 def home_processes(home: Path) -> Iterator[HomeProcess]:
     """All living processes of this state directory, with workers' children, without the caller."""
-    for pid in pids():
-        if pid == os.getpid():
-            continue
-        try:
-            text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-            session = os.getsid(pid)
-        except OSError:  # ended meanwhile, or of another user
-            continue
-        env = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    for pid, env in _environments():
         process = identify(pid)
         if process is not None and env.get(HOME) == str(home) and PART in env:
+            try:
+                session = os.getsid(pid)
+            except ProcessLookupError:
+                continue
             yield HomeProcess(
                 process=process,
                 session=session,

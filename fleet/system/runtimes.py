@@ -25,7 +25,6 @@ def runtime_kind(name: str) -> Any:
             return point.load()
     known = ", ".join(sorted(point.name for point in found)) or "none"
     raise ConfigError(
-        f"runtime {name!r} is not installed (installed: {known}); install Fleet with `pip install "
-        ".` "
-        "in its clone, instead of only adding it to the path"
+        f"runtime {name!r} is not installed (installed: {known}); install Fleet with "
+        "`pip install .` in its clone, instead of only adding it to the path"
     )
