@@ -14,12 +14,13 @@ death on Kubernetes, none locally. After an outage a dead owner is found one lea
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
+from fleet.slots import WorkerReport
 
 if TYPE_CHECKING:
     from fleet.slots.store import Store
@@ -181,19 +182,15 @@ class LeaseWatch:
         seen.expired = monotonic - seen.since >= duration
         return seen.expired
 
+    def living(self, reports: Iterable[WorkerReport], monotonic: float) -> list[WorkerReport]:
+        """Returns the workers' reports that still change: a dead pod's stays."""
+        return [
+            each for each in reports if not self.is_expired(each.worker, each.counter, monotonic)
+        ]
+
     def _note(self, monotonic: float, *, blind: bool) -> None:
         if not blind:
             self._blind_since = None
         elif self._blind_since is None:
             self._blind_since = monotonic
         self.blind = 0.0 if self._blind_since is None else monotonic - self._blind_since
-
-
-def known_seconds(store: "Store", monotonic: float) -> float:
-    """Returns for how long the store's reads have been current; < 0: they are not now.
-
-    A store with a cache reports since when (`known_since`). While it gets no updates, an unchanged
-    owner proves nothing [13]. Any other store is always current.
-    """
-    since = store.known_since()
-    return -1.0 if since is None else monotonic - since

@@ -39,22 +39,25 @@ _TALKATIVE: Final = (
 )
 
 
-class _ToLog(logging.Handler):
-    def __init__(self, say: Callable[[str], None]) -> None:
+class _Told(logging.Handler):
+    """Hands each record on; one that cannot be formatted is left out."""
+
+    def __init__(self, tell: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
-        self._say = say
+        self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one record; a record that cannot be formatted is reported as such."""
+        """Hands one record on."""
         with contextlib.suppress(Exception):
-            self._say(f"{record.levelname} {record.name}: {self.format(record)}")
+            self._tell(record)
 
 
 def catch_job_logs(level: str, *, say: Callable[[str], None]) -> None:
     """Makes the root logger write through `say`; once per process."""
     root = logging.getLogger()
-    root.handlers[:] = [each for each in root.handlers if not isinstance(each, _ToLog)]
-    root.addHandler(_ToLog(say))
+    root.handlers[:] = [each for each in root.handlers if not isinstance(each, _Told)]
+    plain = logging.Formatter()
+    root.addHandler(_Told(lambda r: say(f"{r.levelname} {r.name}: {plain.format(r)}")))
     root.setLevel(level.upper())
     for name in _TALKATIVE:
         logger = logging.getLogger(name)
@@ -103,7 +106,13 @@ class Events:
     def librdkafka_logger(self) -> logging.Logger:
         """Returns a logger for librdkafka's own lines, which are rate-limited."""
         logger = logging.Logger("librdkafka", logging.WARNING)  # noqa: LOG001 - nobody else's
-        logger.addHandler(_RateLimited(self))
+        logger.addHandler(
+            _Told(
+                lambda record: self.log_rarely(
+                    f"librdkafka: {record.getMessage()[:300]}", key="librdkafka"
+                )
+            )
+        )
         return logger
 
     def emit(self, event: str, **facts: Any) -> None:
@@ -131,16 +140,6 @@ class Events:
             os.write(handle, line.encode())
         finally:
             os.close(handle)
-
-
-class _RateLimited(logging.Handler):
-    def __init__(self, events: Events) -> None:
-        super().__init__()
-        self._events = events
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Writes one line."""
-        self._events.log_rarely(f"librdkafka: {record.getMessage()[:300]}", key="librdkafka")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

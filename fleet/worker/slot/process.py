@@ -8,7 +8,7 @@ cannot go on ends [10]; its supervisor or the kubelet restarts it.
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
@@ -23,7 +23,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import KubernetesRuntimeSpec
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kafka_source.login import resolve
-from fleet.slots import FirstOpening, SlotTargets, WorkerReport
+from fleet.slots import FirstOpening, SlotTargets
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.system.runtimes import runtime_kind
@@ -114,7 +114,8 @@ class SlotTargetsOpener:
             return False
         self._looked_at = now
         asked = self._store.first_opening(self._group)
-        warm = self._warm(self._store.reports(self._group), now)
+        living = self._watch.living(self._store.reports(self._group), now)
+        warm = sum(report.phase == "standby" for report in living)
         if warm and self._first_seen is None:
             self._first_seen = now
         waited = 0.0 if self._first_seen is None else now - self._first_seen
@@ -128,14 +129,6 @@ class SlotTargetsOpener:
         )
         self._events.emit("first_opening", slots=len(wanted.open), warm=warm)
         return True
-
-    def _warm(self, reports: Iterable[WorkerReport], now: float) -> int:
-        """Returns the standbys whose reports change: a dead pod's report stays."""
-        return sum(
-            report.phase == "standby"
-            and not self._watch.is_expired(report.worker, report.counter, now)
-            for report in reports
-        )
 
 
 def _waiting(asked: FirstOpening | None, warm: int) -> str:

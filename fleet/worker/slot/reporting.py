@@ -113,11 +113,7 @@ class Canary:
             return
         self._polled_at = now
         with contextlib.suppress(Unreachable):
-            living = [
-                report
-                for report in watcher.store.reports(context.group)
-                if not self._reports.is_expired(report.worker, report.counter, now)
-            ]
+            living = self._reports.living(watcher.store.reports(context.group), now)
             self.doubt = describe_doubt(
                 living, watcher.slots, worker=context.name, revision=revision
             )

@@ -19,7 +19,7 @@ from typing import Any, Final
 from fleet.clock import Clock
 from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot, SlotTargets, WorkerReport
-from fleet.slots.evidence import LeaseWatch, known_seconds
+from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.slots.transitions import is_failed_canary, waits_for_canary
 from fleet.worker.events import Events
@@ -57,21 +57,25 @@ def candidates(
     worker was asked to hand over, and did. void: slots whose pin has ended.
     """
     known = {slot.number: slot for slot in slots}
+    pins = {n: pin for n, pin in targets.handover.items() if n not in void}
+
+    def admits(slot: Slot) -> bool:
+        if slot.number in pins:
+            return pins[slot.number].revision == revision
+        rolling = bool(pins) and slot.revision is not None
+        first = slot.revision == revision if rolling else newest
+        if is_failed_canary(slot) and not rolling:
+            first = slot.revision != revision
+        first = first or slot.number in waited
+        return first and not waits_for_canary(slots, slot, revision)
+
     numbers = sorted(targets.open - targets.leaving - targets.quarantined)
     found = [
         slot
         for slot in (known.get(n, Slot(group=targets.group, number=n)) for n in numbers)
         if is_takeable(slot, dead)
         and (slot.number not in handed or slot.number in waited)
-        and _admits(
-            targets,
-            slot,
-            slots,
-            revision,
-            newest=newest,
-            waited=slot.number in waited,
-            void=void,
-        )
+        and admits(slot)
     ]
     if not found:
         return ()
@@ -82,26 +86,6 @@ def candidates(
 def is_takeable(slot: Slot, dead: frozenset[int]) -> bool:
     """Whether a slot is free, or owned by a dead worker."""
     return slot.owner is None or slot.number in dead
-
-
-def _admits(
-    targets: SlotTargets,
-    slot: Slot,
-    slots: Sequence[Slot],
-    revision: str,
-    *,
-    newest: bool,
-    waited: bool,
-    void: Collection[int],
-) -> bool:
-    pins = {n: pin for n, pin in targets.handover.items() if n not in void}
-    if slot.number in pins:
-        return pins[slot.number].revision == revision
-    rolling = bool(pins) and slot.revision is not None
-    first = slot.revision == revision if rolling else newest
-    if is_failed_canary(slot) and not rolling:
-        first = slot.revision != revision
-    return (first or waited) and not waits_for_canary(slots, slot, revision)
 
 
 def find_newer_standby(
@@ -180,7 +164,7 @@ class SlotWatcher:
         """
         now = self._clock.monotonic()
         old = now - self._looked_at > self._lease / 3
-        return frozenset() if old or known_seconds(self.store, now) < 0 else self._dead
+        return frozenset() if old or self.store.known_since() is None else self._dead
 
     def forget(self) -> None:
         """Makes the next poll read the store whatever its version."""
@@ -204,7 +188,7 @@ class SlotWatcher:
         last read.
         """
         dead, now = self.dead(), self._clock.monotonic()
-        if known_seconds(self.store, now) < 0:
+        if self.store.known_since() is None:
             self._free_since = {}
             return ()
         free = {s.number for s in self.slots if is_takeable(s, dead)} & self.targets.open
@@ -236,7 +220,9 @@ class SlotWatcher:
         """Returns pins of takeable slots whose revision has had no living standby for a while."""
         if reports is None:
             return {}
-        warm = self._warm_revisions(reports, now) if pinned else set()
+        # A standby's lease counts from its first poll.
+        living = self._reports.living(reports, now) if pinned else ()
+        warm = {_plain(each.revision) for each in living if each.phase == "standby"}
         unclaimed = {n for n, pin in pinned.items() if _plain(pin.revision) not in warm}
         self._unclaimed_since = {n: self._unclaimed_since.get(n, now) for n in unclaimed}
         since = self._unclaimed_since
@@ -247,15 +233,6 @@ class SlotWatcher:
             return self.store.reports(self._group)
         except Unreachable:
             return None
-
-    def _warm_revisions(self, reports: Iterable[WorkerReport], now: float) -> set[str]:
-        """Returns what living standbys run; a lease counts from its first poll."""
-        return {
-            _plain(each.revision)
-            for each in reports
-            if not self._reports.is_expired(each.worker, each.counter, now)
-            and each.phase == "standby"
-        }
 
 
 def _plain(revision: str) -> str:
