@@ -19,10 +19,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.membership:Membership._finish", "worker/test_owning.py",
         "self._serve(_STILL)", "pass"),
     "02-token-of-an-earlier-assignment-holds": (
-        "worker.offsets.assigning:Partitions.owned_since", "worker/test_positions.py",
+        "worker.offsets.assigning:Partitions.owned_since", "worker/test_owning.py",
         "tp in owned and owned[tp].token == token", "tp in owned"),
     "02-commit-under-another-member-id": (
-        "worker.offsets.assigning:Partitions.commitable", "worker/test_positions.py",
+        "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
         "member_now != member_then", "member_now is None"),
     "02-commit-without-a-look-at-the-token": (
         "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
@@ -116,8 +116,8 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.slot.leave_completion:LeaveCompleter.step", "worker/test_slot_lease.py",
         "not self._actor_silent(targets)", "False"),
     "22-second-slot-without-a-canary": (
-        "worker.slot.slot_lease:_admits", "worker/test_eligibility.py",
-        "(first or waited) and (not waits_for_canary(slots, slot, revision))", "first or waited"),
+        "worker.slot.slot_lease:candidates.admits", "worker/test_eligibility.py",
+        "first and (not waits_for_canary(slots, slot, revision))", "first"),
     "22-targets-opens-before-enough-are-warm": (
         "worker.slot.process:first_targets", "worker/test_eligibility.py",
         "warm < asked.slots", "warm < 1"),

@@ -93,22 +93,6 @@ def test_output_is_appended_and_input_is_empty(log) -> None:
     assert set(log.read_text().splitlines()) == {"before", "True", "out"}
 
 
-def test_environment_and_folder_are_as_told(log, tmp_path) -> None:
-    """`env` is the whole environment, `cwd` the folder."""
-    code = "import os; print(os.environ.get('MARK'), os.environ.get('HOME'), os.getcwd())"
-    process = processes.spawn(
-        [sys.executable, "-c", code], log=log, env={"MARK": "yes"}, cwd=tmp_path
-    )
-    assert processes.wait_ended(process, timeout=10)
-    assert log.read_text().split() == ["yes", "None", str(tmp_path)]
-
-
-def test_no_such_program(log) -> None:
-    """The caller is told at once."""
-    with pytest.raises(FileNotFoundError, match="no-such-program"):
-        processes.spawn(["no-such-program"], log=log)
-
-
 def test_ignored_signals_are_not_inherited(log) -> None:
     """Where the starter ignores SIGINT and blocks SIGTERM, what it starts does neither."""
     starter = (

@@ -3,9 +3,7 @@
 Spark and Kafka are stand-ins here: what they answer, and when, is the point.
 """
 
-import contextlib
 import random
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -319,33 +317,3 @@ def test_spark_has_to_show_that_it_reads_here(
     told = find_obstacle(spark, proof, "ours")
     assert told == why if why is None else (told or "").startswith(why)
     assert not proof.exists()
-
-
-@pytest.mark.mounts
-def test_memory_that_fills_up_under_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Somebody else takes what was free when the batch began: by ranges, and later by column."""
-    monkeypatch.setattr(columnar, "frame_of_files", lambda _, path: path)
-    place = tmp_path / "shm"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], check=True)
-    try:
-        other = place / "another's"
-
-        def fills(_: Callable[[], None]) -> Iterator[Any]:
-            yield table(10)
-            with contextlib.suppress(OSError):
-                other.write_bytes(bytes(2 << 20))
-            yield table(500, 1000)
-
-        bench = Bench(place, tables=fills).proven()
-        assert bench.gather().frame(None) == "ranges"
-        assert bench.told[:1] == [None]
-        assert "No space left" in str(bench.told[1])
-        assert not bench.files
-        assert isinstance(bench.columnar.gather(named()), NamedBatch)
-        assert "has 0 MiB left, a batch may take 1" in str(bench.told[2])
-        other.unlink()
-        bench.tables = lambda _: iter([table(500, 1000)])
-        assert bench.gather().frame(None) != "ranges"
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)

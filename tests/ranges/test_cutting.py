@@ -51,20 +51,6 @@ def test_more_than_a_batch_is_shared_fairly():
     assert ids(made, 13) == ["T-0-10-23"]
 
 
-def test_a_leader_that_tells_nothing_holds_up_nobody():
-    """It was asked: what others hold is named, and its own once it has told where it ends."""
-    made = ranges(p0=5)
-    made.add_partition(P1, topic_id="T", start=7, replay_to=None)
-    assert not made.asked
-    made.miss([P1])
-    assert made.asked
-    assert not made.known
-    assert ids(made, 3) == ["T-0-0-3"]
-    made.learn({P1: LogBounds(0, 9, 9)})
-    made.miss([P0])
-    assert ids(made, 100) == ["T-1-7-9"], "an older look is not read by"
-
-
 def test_a_replay_without_a_leader_comes_later_and_alone():
     """Fault: others wait for it, or it is repeated with what is new [4]."""
     made = ranges(p0=5)
@@ -120,14 +106,6 @@ def test_outside_of_the_log(look: LogBounds, outside: bool):
     assert made.learn({P0: look}) == (((P0, 50),) if outside else ())
     assert made.known is not outside
     assert bool(made.cut(1000)) is (not outside and look.stable > 50)
-
-
-def test_dropped_partition_leaves_nothing():
-    """What goes takes its position along; an answer that comes late is for nobody."""
-    made = ranges(p0=5, p1=3)
-    made.drop([P0])
-    made.learn({P0: LogBounds(0, 9, 9)})
-    assert ids(made, 100) == ["T-1-0-3"]
 
 
 @pytest.mark.parametrize(
@@ -214,21 +192,19 @@ def of_a_task(*absent: str) -> str:
     return done.stdout.decode()
 
 
-def test_a_task_needs_no_fleet():
-    """The source is sent with all that it uses, twice, to where there is no Fleet."""
-    told = of_a_task()
-    assert "FLEET_RANGE_UNREAD" in told
-    assert "nothing listens at" in told
-
-
 @pytest.mark.parametrize(
-    ("module", "package"), [("kafka", "kafka-python"), ("google_crc32c", "google-crc32c")]
+    ("absent", "words"),
+    [
+        ((), "nothing listens at"),
+        (("kafka",), "of this Spark task lacks kafka-python: install it"),
+        (("google_crc32c",), "of this Spark task lacks google-crc32c: install it"),
+    ],
 )
-def test_a_machine_that_lacks_a_package_is_no_fault_of_a_record(module: str, package: str):
-    """An executor of before: the batch is read again, and what to install is told."""
-    told = of_a_task(module)
+def test_a_task_needs_no_fleet(absent: tuple[str, ...], words: str):
+    """The source is sent with all it uses, twice; what else its machine lacks is no record's."""
+    told = of_a_task(*absent)
     assert "FLEET_RANGE_UNREAD" in told
-    assert f"of this Spark task lacks {package}: install it" in told
+    assert words in told
 
 
 def test_credentials_travel_as_references(tmp_path):

@@ -6,12 +6,9 @@ Kafka is a stand-in here: what it answers, and when, is the point.
 from concurrent.futures import Future
 from typing import Any
 
-import pytest
-from confluent_kafka import KafkaError, KafkaException
-
 from fleet.clock import SystemClock
 from fleet.model import TopicPartition
-from fleet.worker.batch.adaptive_reader import UNREADABLE, AdaptiveReader
+from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batches import Prepared
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.events import Events
@@ -39,8 +36,6 @@ class Kafka:
         self.log: dict[TopicPartition, tuple[int, int]] = {P0: (0, 0), P1: (0, 0)}
         self.sought: dict[TopicPartition, int] = {}
         self.looks = 0
-        self.silent: set[TopicPartition] = set()
-        """Without a leader."""
         self.answers = True
         self.records: list[Any] = []
 
@@ -68,10 +63,6 @@ class Kafka:
         for tp in asked:
             future: Future[Any] = Future()
             if not self.answers:
-                answers[tp] = future
-                continue
-            if TopicPartition(tp.topic, tp.partition) in self.silent:
-                future.set_exception(KafkaException(KafkaError(5)))
                 answers[tp] = future
                 continue
             offset = self.log[TopicPartition(tp.topic, tp.partition)][self.looks % 3 != 1]
@@ -215,24 +206,6 @@ def test_a_backlog_behind_a_predecessors_batch():
     assert closed[2:4] == ["T-0-75-225", "T-1-75-225"]
 
 
-def test_while_spark_is_busy_only_a_full_batch_is_named():
-    """The next full one is named early; the rest waits for what else comes."""
-    bench = Bench("ranges")
-    bench.kafka.log = {P0: (0, 450), P1: (0, 50)}
-    assert bench.turns(2) == ([], []), "asked, and not answered yet"
-    bench.reading.take(bench.kafka, timeout=0.0)
-    full = bench.reading.close(bench.clock.at, busy=True)
-    assert full is not None
-    assert full.records == 300
-    for _ in range(3):
-        bench.clock.at += 0.3
-        bench.reading.take(bench.kafka, timeout=0.0)
-        assert bench.reading.close(bench.clock.at, busy=True) is None
-    rest = bench.reading.close(bench.clock.at)
-    assert rest is not None
-    assert rest.records == 200
-
-
 def test_by_column_the_rest_is_gathered_while_spark_is_busy():
     """As soon as it is as much as an inline batch, not when Spark has nothing to do any more."""
     bench = Bench("ranges", memory=Memory())
@@ -277,59 +250,6 @@ def test_by_column_a_batch_is_three_times_the_one_in_hand():
     slow = Bench("ranges", ranges=8000, memory=Memory())
     slow.kafka.log = first.kafka.log
     assert slow.sizes(60.0, 60.0) == [300, 50], "a job that is slow has its own bound"
-
-
-def test_a_planned_range_too_large_for_memory():
-    """A predecessor's range is repeated as it was read, whatever waits."""
-    bench = Bench()
-    bench.kafka.log = {P0: (0, 700), P1: (0, 0)}
-    bench.reading.add_partition(P0, topic_id="T", start=10, replay_to=610)
-    assert bench.told == ["ranges"]
-    assert bench.turns(2)[0] == ["T-0-10-610"]
-
-
-@pytest.mark.parametrize("mode", ["auto", "ranges"])
-def test_a_partition_without_a_leader(mode: str):
-    """It is told, and holds up neither the others nor, where little waits, the way back."""
-    bench = Bench(mode)
-    bench.kafka.log = {P0: (0, 900), P1: (0, 900)}
-    bench.kafka.silent = {P1}
-    closed, errors = bench.turns(8)
-    assert closed == ["T-0-0-300", "T-0-300-600", "T-0-600-900"]
-    assert errors == []
-    assert bench.said[0].startswith("no leader returns where orders-1 ends (")
-    assert not bench.reading.seen_all_ends()
-    assert bench.reading.way == ("inline" if mode == "auto" else "ranges")
-    bench.kafka.silent = {P0, P1}
-    assert bench.turns(4) == ([], [])
-
-
-@pytest.mark.parametrize("code", sorted(UNREADABLE))
-def test_what_the_client_cannot_read_is_read_by_ranges(code: int):
-    """However little waits; inline goes on behind it, also where the batch is tried again."""
-    bench = Bench()
-    bench.kafka.log = {P0: (0, 20), P1: (0, 5)}
-    bench.kafka.records = [Message(P0, 0, error=KafkaError(code))]
-    closed, (error,) = bench.turns(3)
-    assert (error[0].code(), error[1]) == (code, P0)
-    assert closed == ["T-0-0-20", "T-1-0-5"]
-    bench.reading.drop([P0])
-    bench.reading.add_partition(P0, topic_id="T", start=0, replay_to=None)
-    assert (bench.turns(2)[0], bench.reading.way) == (["T-0-0-20"], "ranges")
-    bench.turns(2)
-    assert (bench.reading.way, bench.kafka.sought) == ("inline", {P0: 20, P1: 5})
-
-
-@pytest.mark.parametrize("mode", ["auto", "ranges"])
-def test_records_that_are_gone(mode: str):
-    """A look finds it before a task does; nothing of the batch is named before it is decided."""
-    bench = Bench(mode)
-    bench.kafka.log = {P0: (0, 900), P1: (0, 900)}
-    bench.turns(1)
-    bench.kafka.log[P1] = (600, 900)
-    closed, errors = bench.turns(2)
-    assert closed == []
-    assert [(error.code(), tp, offset) for error, tp, offset in errors] == [(-140, P1, 0)]
 
 
 def test_a_batch_is_as_large_as_the_job_is_fast():

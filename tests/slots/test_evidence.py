@@ -86,16 +86,6 @@ def locked(path: Path) -> Iterator[None]:
         other.close()
 
 
-@contextlib.contextmanager
-def read_only(*stores: SqliteStore) -> Iterator[None]:
-    """Nothing more can be written by anybody: as on a disk that is full."""
-    for store in stores:
-        store.database._connection().execute("PRAGMA query_only = 1")
-    yield
-    for store in stores:
-        store.database._connection().execute("PRAGMA query_only = 0")
-
-
 def test_who_died_is_replaced_after_one_lease(scene: Scene):
     """Not earlier, and hardly later."""
     scene.later(2 * LEASE)
@@ -119,27 +109,6 @@ def test_a_store_that_cannot_be_written_kills_nobody(scene: Scene, seconds: floa
     assert scene.taken == 0
     scene.lives = False
     scene.later(1.2 * LEASE)
-    assert scene.taken == 1
-
-
-def test_a_store_that_is_read_only_kills_nobody(scene: Scene):
-    """Another error, the same end: what could not be written by us proves nothing of others."""
-    scene.later(LEASE)
-    with read_only(scene.store, scene.owner):
-        scene.later(3 * LEASE)
-    scene.later(2 * LEASE)
-    assert scene.taken == 0
-
-
-def test_a_lock_held_now_and_then_kills_nobody(scene: Scene):
-    """One refused write within the lease is enough to begin anew."""
-    scene.lives = False
-    scene.later(0.8 * LEASE)
-    with locked(scene.path), pytest.raises(Unreachable):
-        scene.store.beat(GROUP)
-    scene.later(0.9 * LEASE)
-    assert scene.taken == 0
-    scene.later(0.3 * LEASE)
     assert scene.taken == 1
 
 
@@ -197,19 +166,6 @@ def test_a_living_managers_change_is_not_adopted(scene: Scene):
     )
     assert changing.is_actor_alive() is True
     assert clock.at >= until
-
-
-def test_a_manager_that_only_looks_writes_a_little_while_it_watches(scene: Scene):
-    """It would else conclude from a store that it never wrote; and a dead actor is found."""
-    change_of(scene)
-    changing = GroupChanges(
-        group=GROUP, store=scene.store, clock=scene.clock, lease=LEASE, perform=lambda c, _: c
-    )
-    began = scene.clock.at
-    assert changing.is_actor_alive() is False
-    assert scene.clock.at - began == pytest.approx(LEASE, abs=0.3)
-    assert scene.store.writes.accepted_since(LEASE) is not None
-    assert scene.opened().writes.accepted_since(LEASE) is None
 
 
 def test_workers_complete_no_leave_of_an_actor_that_could_not_write(scene: Scene):

@@ -155,15 +155,6 @@ def test_ranges_tile_the_offsets():
     assert [(r.start, r.end) for r in (*first.ranges, *second.ranges)] == [(0, 8), (8, 15)]
 
 
-def test_refetched_records_are_left_out():
-    """After a pause the client may bring records again that a batch already has."""
-    made = buffer(max_wait=0.0)
-    made.add(P0, records(0, 5))
-    made.add(P0, records(3, 8))
-    batch = made.close(1.0)
-    assert batch.table()["offset"].to_pylist() == list(range(8))
-
-
 def test_replay_cuts_exactly_at_the_plan():
     """The first batch of a successor ends where its predecessor's did; the rest is carried on."""
     made = buffer(limit=4, max_wait=0.0)
@@ -208,21 +199,6 @@ def test_replay_ends_by_position(end: int, expected: list[str]):
     made.end_at(P0, end)
     batch = made.close(1.0)
     assert [each.id for each in batch.ranges] == expected
-
-
-def test_a_partition_is_silent_until_something_comes_of_it():
-    """Records, or that there are none; batches of others change nothing of it."""
-    made = buffer()
-    made.add(P0, records(0, 3))
-    assert made.silent() == {P1: 0}
-    made.add_partition(P0, topic_id="T", start=3, replay_to=None)
-    assert made.silent() == {P0: 3, P1: 0}, "begun anew"
-    made.add(P0, records(3, 4))
-    assert made.close(10.0) is None, "other partitions are waited for"
-    assert made.close(11.0) is not None
-    assert made.silent() == {P1: 0}
-    made.end_at(P1, 0)
-    assert made.silent() == {}
 
 
 def test_table_has_the_columns_of_sparks_kafka_source():
@@ -387,14 +363,6 @@ def test_the_next_one_takes_no_longer_than_it_should(
     assert made.records == after
 
 
-def test_what_times_seem_to_say_doubles_a_batch_at_most():
-    """Two batches may lie about it, and the next one should not take eight times as long."""
-    made = BatchBound(1000, most=100_000, target=TARGET, growth=8)
-    made.record_duration(1000, 8.0)
-    made.record_duration(625, 8.0)
-    assert made.records == 1250
-
-
 def play(
     whatever: Callable[[float], float], each: float, arriving: float, seed: int
 ) -> list[tuple[int, float, float]]:
@@ -422,22 +390,6 @@ def test_a_machine_too_busy_for_any_batch_does_not_make_them_ever_smaller(seed: 
     assert mean(records for records, _, _ in done[20:]) > 600
     assert done[-1][2] < 2000
     assert max(seconds for _, seconds, _ in done) < 13
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_when_it_has_time_again_batches_take_what_they_should(seed: int):
-    """Nothing is left of what was believed while it was busy."""
-    done = play(lambda now: 9.0 if now < 300 else 0.2, 0.008, 200.0, seed)
-    assert mean(seconds for _, seconds, _ in done[-40:]) < 1.2 * TARGET
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_records_that_take_long_make_small_batches(seed: int):
-    """A job's own time is told from the batch's, though both vary."""
-    done = play(lambda _: 0.2, 0.02, 1000.0, seed)
-    assert mean(seconds for _, seconds, _ in done[10:]) < 1.2 * TARGET
-    done = play(lambda _: 0.1, 1.5, 10.0, seed)
-    assert mean(records for records, _, _ in done[10:]) < 5
 
 
 @pytest.mark.parametrize("seed", range(8))

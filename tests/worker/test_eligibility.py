@@ -61,7 +61,11 @@ def numbers(
     return {slot.number for slot in found}
 
 
-FREED = [replace(held(0), owner=None), held(1)]
+def free(revision: str | None) -> Slot:
+    return replace(held(0), owner=None, revision=revision)
+
+
+FREED = [free("r1"), held(1)]
 SPOILED = [replace(held(0, "r2"), owner=None, error="the entrypoint fails")]
 ONE = replace(TARGETS, open=frozenset({0}))
 R1, R2, OLDER = {"revision": "r1"}, {"revision": "r2"}, {"revision": "r1", "newest": False}
@@ -113,6 +117,27 @@ def pinned(number: int, revision: str) -> SlotTargets:
             {0},
             id="for an older one after a lease",
         ),
+        # Unpinned, a free slot is the newest revision's at once, an older one's after one lease.
+        *(
+            pytest.param(TARGETS, [free(was), held(1)], how, {0} if takes else set(), id=name)
+            for was in ("r1", "r2", None)
+            for name, how, takes in (
+                (f"newest after {was}", R2, True),
+                (f"older after {was}", OLDER, False),
+                (f"older after {was}, a lease later", {**OLDER, "waited": {0}}, True),
+            )
+        ),
+        # A bad revision takes one slot, not all [22].
+        *(
+            pytest.param(
+                TARGETS,
+                [free("r1"), held(1, "r2", phase)],
+                {**R2, "waited": {0}},
+                takes,
+                id=f"a second slot, the first {phase.value}",
+            )
+            for phase, takes in ((Phase.JOINING, set()), (Phase.ACTIVE, {0}))
+        ),
     ],
 )
 def test_who_may_take_what(
@@ -120,15 +145,6 @@ def test_who_may_take_what(
 ):
     """By slot targets, owner, revision, pin, and how long it was waited."""
     assert numbers(targets, slots, **how) == expected
-
-
-@pytest.mark.parametrize("was", ["r1", "r2", None], ids=["theirs", "another's", "nobody's"])
-def test_the_newest_revision_has_the_first_right(was: str | None):
-    """Unpinned, a free slot is the newest revision's at once, an older one's after one lease."""
-    slots = [replace(held(0), owner=None, revision=was), held(1)]
-    assert numbers(TARGETS, slots, revision="r2", newest=True) == {0}
-    assert numbers(TARGETS, slots, **OLDER) == set()
-    assert numbers(TARGETS, slots, **OLDER, waited={0}) == {0}
 
 
 def test_who_is_newest_is_told_by_the_standbys_reports():
@@ -143,15 +159,6 @@ def test_who_is_newest_is_told_by_the_standbys_reports():
         "both would wait for the other"
     )
     assert find_newer_standby([replace(report, since=None)], **mine) is None
-
-
-@pytest.mark.parametrize(
-    ("phase", "expected"), [(Phase.JOINING, set()), (Phase.ACTIVE, {0})], ids=["unproven", "proven"]
-)
-def test_a_revision_takes_a_second_slot_once_the_first_is_active(phase: Phase, expected: set[int]):
-    """A bad revision takes one slot, not all [22]."""
-    slots = [replace(held(0), owner=None), held(1, "r2", phase)]
-    assert numbers(TARGETS, slots, revision="r2", waited={0}) == expected
 
 
 def test_racers_begin_at_different_slots():
@@ -242,45 +249,22 @@ class Standbys:
 
 
 def test_one_of_them_opens_all_at_once(tmp_path: Path):
-    """Compare-and-set: three are warm, one writes the slot targets, once."""
+    """Compare-and-set: three are warm, one writes the slot targets, once; the dead do not count."""
     reports = Standbys(tmp_path)
     for name in ("w1", "w2"):
         reports.add(name)
         assert reports.step() == []
-    assert reports.openers["w1"].waits_for == "the first opening: 2 of 3 standbys are warm"
+    for _ in range(11):
+        reports.step(alive={"w1"})
+    assert reports.openers["w1"].waits_for == "the first opening: 1 of 3 standbys are warm"
+    reports.step()
     reports.add("w3")
     assert len(reports.step()) == 1
     targets = reports.store.targets("g")
     assert (targets.version, targets.open) == (1, frozenset({0, 1, 2}))
-    assert reports.step() == []
     assert reports.openers["w1"].waits_for is None
     reports.store.write_targets(replace(targets, open=frozenset()))
     assert reports.step() == [], "a manager closed it: it stays closed"
-
-
-def test_the_dead_do_not_count_and_grace_ends(tmp_path: Path):
-    """Two of three die; after 60 s the one that lives opens all three."""
-    reports = Standbys(tmp_path)
-    for name in ("w1", "w2"):
-        reports.add(name)
-        reports.step()
-    reports.add("w3")
-    reports.openers.pop("w2")
-    for _ in range(11):
-        reports.step(alive={"w1"})
-    assert reports.store.targets("g").version == 0
-    assert reports.openers["w1"].waits_for == "the first opening: 1 of 3 standbys are warm"
-    opened = [at for at in range(13, 70) if reports.step(alive={"w1"})]
-    assert opened == [60]
-
-
-def test_a_store_for_managers_is_left_to_them(tmp_path: Path):
-    """Locally nothing opens by itself."""
-    reports = Standbys(tmp_path, SqliteStore)
-    for name in ("w1", "w2", "w3"):
-        reports.add(name)
-    assert [reports.step() for _ in range(70)] == [[]] * 70
-    assert reports.store.targets("g").version == 0
 
 
 # --- whether a revision may be called well, over the lives of a pod's processes ---------------
@@ -300,7 +284,9 @@ def canary(home: Path | None) -> Canary:
 def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
     """Raised, or killed before the first commit; a batch ends it, a hand-over says nothing."""
     first = canary(tmp_path)
-    assert first.error is None
+    first.start()
+    first.end()
+    assert list(tmp_path.iterdir()) == []
     first.start()
     assert "ended before its first batch" in str(canary(tmp_path).error)
     first.fail(FAILED)
@@ -317,14 +303,6 @@ def test_a_failure_is_remembered_by_the_next_process(tmp_path: Path):
     assert canary(tmp_path).error is None
 
 
-def test_a_tenure_without_a_verdict_leaves_nothing(tmp_path: Path):
-    """Taken and handed over before a record came."""
-    it = canary(tmp_path)
-    it.start()
-    it.end()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
     """A full disk, or one that is only read: what this process has seen holds, and it is told."""
     said: list[str] = []
@@ -338,14 +316,6 @@ def test_a_note_that_cannot_be_written_ends_nobody(tmp_path: Path):
     assert (it.running, it.error) == (False, None)
     assert len(said) == 2, "each failure is told once"
     assert said[0].startswith(f"the file {tmp_path}/home/canary.json cannot be written: ")
-
-
-def test_elsewhere_than_in_a_pod_nothing_is_noted():
-    """No home, no note."""
-    it = canary(None)
-    it.start()
-    it.fail(FAILED)
-    assert (it.running, it.error) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -457,6 +427,17 @@ FREE_SLOT = Slot(group="g", number=0)
     ("slots", "former", "waits"),
     [
         pytest.param([], FREE_SLOT, True, id="the first of all"),
+        *(
+            pytest.param(
+                [replace(HELD, number=5, **shows)], replace(OLD, number=2), good, id=f"{shows}"
+            )
+            for shows, good in (
+                ({"error": "no"}, False),
+                ({"error": "no", "batches": 1}, True),
+                ({"owner": None}, False),
+                ({"phase": Phase.JOINING}, False),
+            )
+        ),
         pytest.param(
             [replace(HELD, number=5)], replace(OLD, number=2), True, id="a good canary elsewhere"
         ),
@@ -470,26 +451,3 @@ def test_who_may_wait_for_better_weather(slots: list[Slot], former: Slot, waits:
     """A canary ends at its first failure, so that another one may have its slot."""
     mine = replace(HELD, phase=Phase.JOINING)
     assert is_alone([mine, *slots], former, "r2") is waits
-
-
-@pytest.mark.parametrize(
-    ("slot", "well"),
-    [
-        (HELD, True),
-        (replace(HELD, error="no"), False),
-        (replace(HELD, error="no", batches=1), True),
-        (replace(HELD, owner=None), False),
-        (replace(HELD, phase=Phase.JOINING), False),
-    ],
-)
-def test_what_is_a_good_canary(slot, well):
-    """A batch, or nothing to read without an error; never an error alone."""
-    assert is_good_canary(slot) is well
-
-
-@pytest.mark.parametrize(
-    ("error", "batches", "bad"), [(None, 0, False), ("no", 0, True), ("no", 1, False)]
-)
-def test_what_spoils_a_slot(error, batches, bad):
-    """A failure before the first batch: one that comes after it is of a record, not of the code."""
-    assert is_failed_canary(replace(HELD, error=error, batches=batches)) is bad

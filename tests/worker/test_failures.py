@@ -19,7 +19,6 @@ from fleet.kafka_source.failures import TRUNCATED, UNREAD, RangeDamaged
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext, BatchRange
 from fleet.worker.batch.batches import InlineBatch
-from fleet.worker.batch.entrypoint import JobErrors
 from fleet.worker.batch.executor import BatchDone, BatchRunner, InterruptReason
 from fleet.worker.batch.ranges import NamedBatch
 from fleet.worker.batch.spark_link import SparkLink, is_spark_failure
@@ -154,52 +153,6 @@ def test_an_exception_is_tried_three_times(bench: Bench):
     assert (done.failed, done.attempts) == ({}, 3)
     assert [each.attempt for each in bench.calls] == [1, 2, 3]
     assert len({each.ranges for each in bench.calls}) == 1
-
-
-def test_only_the_poisoned_partition_fails(bench: Bench):
-    """After three attempts every partition runs alone, with its own range id [9]."""
-
-    def answer(context: BatchContext) -> None:
-        if TopicPartition("t", 1) in context.partitions:
-            raise ValueError("poison")
-
-    bench.answer = answer
-    done = bench.run(0, 1, 2)
-    (told,) = done.failed.values()
-    assert told.startswith("ValueError: poison (test_failures.py:")
-    assert done.failed.keys() == {TopicPartition("t", 1)}
-    assert done.fatal is None
-    assert [len(each.ranges) for each in bench.calls] == [3, 3, 3, 1, 1, 1, 1, 1]
-    assert {each.ranges[0].partition for each in bench.calls[5:]} >= {1}
-
-
-@pytest.mark.parametrize("partitions", [(0,), (0, 1)], ids=["one", "two"])
-def test_without_a_witness_nothing_is_poison(bench: Bench, partitions: tuple[int, ...]):
-    """A sink that is down fails all it is given: no partition is stopped for it."""
-    failing(bench, 99, lambda: OSError("disk full"))
-    done = bench.run(*partitions)
-    assert (done.failed, done.fatal, done.void) == ({}, None, False)
-    assert done.unhealthy.startswith("OSError: disk full (test_failures.py:")
-
-
-def test_rows_that_are_too_large_for_spark_are_run_in_parts(bench: Bench):
-    """Fault: the partition beside a small one is stopped, as if its records were bad."""
-    told: list[str] = []
-    bench.runner._errors = JobErrors(say=told.append)
-
-    def answer(context: BatchContext) -> None:
-        if sum(each.end - each.start for each in context.ranges) > 5:
-            raise ValueError("my table cannot be written") from SparkConnectGrpcException(
-                message="Job aborted due to stage failure: Total size of serialized results of 3 "
-                "tasks (1028.3 KiB) is bigger than spark.driver.maxResultSize (1024.0 KiB)"
-            )
-
-    bench.answer = answer
-    done = bench.run(0, 1)
-    assert (done.failed, done.unhealthy, done.fatal, done.letters) == ({}, None, None, 0)
-    assert [sum(r.end - r.start for r in call.ranges) for call in bench.calls][:2] == [20, 10]
-    (once,) = told
-    assert "1028.3 KiB or more, and spark.driver.maxResultSize is 1024.0 KiB: lower" in once
 
 
 def test_a_spark_failure_is_no_attempt(bench: Bench):

@@ -2,9 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from fleet.model import TopicPartition
 from fleet.slots import Phase
 from fleet.worker.member import losses
 from fleet.worker.member import membership as members
-from fleet.worker.member.losses import FetchWatch, StoppedPartitionsView
+from fleet.worker.member.losses import StoppedPartitionsView
 from fleet.worker.member.member_state import End
 from fleet.worker.member.membership import Membership
 from fleet.worker.slot.slot_life import Life
@@ -25,77 +23,6 @@ from tests.support.memory_kafka import MemoryKafka
 from tests.worker.rig import Drive, Parts
 
 P = [TopicPartition("t", number) for number in range(2)]
-
-
-class Leaders:
-    """Answer when they are told to."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[TopicPartition]] = []
-        self.futures: dict[TopicPartition, Future[SimpleNamespace]] = {}
-
-    def ask(self, tps):
-        self.asked.append(sorted(tps))
-        self.futures = {tp: Future() for tp in tps}
-        return self.futures
-
-    def answer(self, end: int | None) -> None:
-        for future in self.futures.values():
-            if end is None:
-                future.set_exception(KafkaException(KafkaError(5)))
-            else:
-                future.set_result(SimpleNamespace(offset=end))
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def leaders() -> Leaders:
-    return Leaders()
-
-
-@pytest.fixture
-def watch(leaders: Leaders, clock: ManualClock) -> FetchWatch:
-    return FetchWatch(leaders.ask, clock=clock)
-
-
-def looks(watch: FetchWatch, clock: ManualClock, silent, seconds: int) -> list[str]:
-    """What was told at a look each second."""
-    told = []
-    for _ in range(seconds):
-        told += [said for said in [watch.find_stalled(lambda: silent)] if said is not None]
-        clock.sleep(1.0)
-    return told
-
-
-def test_records_that_wait_for_three_seconds_are_a_stall(watch, leaders, clock):
-    assert looks(watch, clock, {P[0]: 0}, 3) == []
-    assert leaders.asked == []
-    assert looks(watch, clock, {P[0]: 0}, 1) == []
-    assert leaders.asked == [[P[0]]]
-    assert looks(watch, clock, {P[0]: 0}, 9) == [], "no leader has answered"
-    leaders.answer(20)
-    (said, *_) = looks(watch, clock, {P[0]: 0}, 1)
-    assert "the client fetches nothing of t-0, with records 0 to 19" in said
-
-
-@pytest.mark.parametrize("end", [0, None], ids=["no records", "no leader"])
-def test_where_nothing_waits_nothing_stalls(watch, leaders, clock, end):
-    for _ in range(5):
-        assert looks(watch, clock, {P[0]: 0}, 4) == []
-        leaders.answer(end)
-    assert len(leaders.asked) == 5, "it is asked again: records may come"
-
-
-def test_what_is_heard_of_meanwhile_has_not_stalled(watch, leaders, clock):
-    looks(watch, clock, {P[0]: 0}, 4)
-    leaders.answer(20)
-    assert looks(watch, clock, {}, 2) == []
-    assert looks(watch, clock, {P[0]: 0}, 3) == [], "its time begins anew"
-    assert len(leaders.asked) == 1
 
 
 # --- a member ----------------------------------------------------------------------------------

@@ -14,9 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.act.kafka import GroupAdmin
 from fleet.clock import ManualClock
-from fleet.errors import ConfigError
 from fleet.model import TopicPartition
-from fleet.slots import Handover, Phase, Slot, SlotTargets
+from fleet.slots import Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.member.losses import StoppedPartitionsView
 from fleet.worker.member.membership import (
@@ -27,7 +26,6 @@ from fleet.worker.member.membership import (
     VARIABLE,
     Membership,
     Resubscriber,
-    is_enabled,
 )
 from fleet.worker.slot.slot_life import Life
 from fleet.worker.slot.slot_owner import NEW_OWNER_JOINS, SlotOwner
@@ -76,15 +74,6 @@ def test_it_ends_once_nothing_moves():
     assert turns.over(60.0) == STILL
 
 
-def test_it_goes_on_while_others_join():
-    turns = Turns()
-    turns.joins = True
-    turns.resubscribing.begin("a change", turns.clock.monotonic())
-    assert turns.over(5.0) > STILL
-    turns.joins = False
-    assert turns.over(60.0) <= 1
-
-
 def test_it_ends_in_any_case():
     """Also where a joiner never gets ready, and where the epoch never keeps still."""
     turns = Turns()
@@ -102,13 +91,6 @@ def test_who_lost_its_slot_does_not():
     assert turns.over(60.0) == 0
     turns.ours = True
     assert turns.over(60.0) == 0
-
-
-@pytest.mark.parametrize(("told", "is_wanted"), [({}, True), ({"FLEET_RESUBSCRIBES": "0"}, False)])
-def test_the_seam_of_benchmarks(told, is_wanted):
-    assert is_enabled(told) is is_wanted
-    with pytest.raises(ConfigError, match="write 0 or 1"):
-        is_enabled({"FLEET_RESUBSCRIBES": "no"})
 
 
 # --- a real membership ------------------------------------------------------------------------
@@ -206,28 +188,6 @@ def test_slots_that_open_and_close():
     assert looks.look() is None
 
 
-def test_a_handover_is_no_change():
-    looks = Looks()
-    looks.targets = replace(looks.targets, handover={1: Handover(token=1, revision="r2")})
-    assert looks.look() is None
-    looks.take(1, "n1")
-    assert looks.look() is None
-    assert looks.owner._joining
-    looks.clock.sleep(10 * NEW_OWNER_JOINS)
-    assert looks.look() is None
-
-
-def test_a_restart_is_no_change():
-    """Released clean and taken again: a static member that comes back moves nothing."""
-    looks = Looks()
-    looks.slots[1] = replace(looks.slots[1], owner=None, phase=Phase.FREE)
-    assert looks.look() is None
-    looks.take(1, "n1")
-    assert looks.look() is None
-    looks.clock.sleep(10 * NEW_OWNER_JOINS)
-    assert looks.look() is None
-
-
 def test_an_end_that_was_seen_is_followed_by_a_failover():
     """Freed for whoever is next before its lease ran out, but not clean: its member has to go."""
     looks = Looks()
@@ -255,21 +215,6 @@ def test_a_failover_is_one_once_the_new_owner_has_joined(quick):
     assert looks.owner._joining is not quick
     looks.clock.sleep(2 * NEW_OWNER_JOINS)
     assert looks.look() is None
-
-
-def test_a_new_owner_that_is_gone_again_is_none():
-    """Its slot is free, or the next one's: that one is waited for."""
-    looks = Looks()
-    looks.take(1, "n1")
-    assert looks.look() is None
-    looks.slots[1] = replace(looks.slots[1], owner=None, phase=Phase.FREE, clean=False)
-    assert looks.look() is None
-    looks.clock.sleep(NEW_OWNER_JOINS)
-    assert looks.look() is None
-    looks.take(1, "n2")
-    assert looks.look() is None
-    looks.slots[1] = replace(looks.slots[1], phase=Phase.ACTIVE)
-    assert looks.look() == ("slot 1 was taken over", 0.0)
 
 
 def test_a_forced_rebalance_is_one_when_it_is_over():

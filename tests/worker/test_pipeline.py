@@ -14,7 +14,7 @@ from fleet.model import TopicPartition
 from fleet.worker.member.losses import Losses
 from fleet.worker.member.member_state import EntrypointBackoff
 from fleet.worker.member.pipeline import ALONE, is_poison, plan_pieces
-from fleet.worker.offsets.assigning import Start, TopicDescription
+from fleet.worker.offsets.assigning import Start
 from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan
 from tests.support.batch_parts import worker_context
 from tests.support.calls import calls_of
@@ -178,20 +178,6 @@ def test_out_of_patience_is_no_kill():
     assert life.rows == [(0, 0)]
 
 
-def test_what_is_lifted_is_tried_again():
-    """Not condemned by what was counted before, neither here nor by the next owner."""
-    life = Life(logs(1), (0, 0))
-    while not life.live():
-        assert life.deaths < 9
-    assert life.last is not None
-    life.killers = set()
-    successor = Process(life.kafka, life.work)
-    successor.run()
-    successor.end()
-    assert not successor.marks
-    assert life.rows == [(0, 0)]
-
-
 @pytest.mark.parametrize(
     ("partitions", "ends", "begun"),
     [
@@ -286,20 +272,6 @@ def test_a_later_record_is_the_witness():
     worker.run()
     worker.end()
     assert worker.poison == {0: (0, "OSError: poison")}
-
-
-def test_another_partition_is_the_witness():
-    """It goes on meanwhile, and is committed; the bad record's is stopped."""
-    kafka = logs(1, 0)
-    worker = Process(kafka, Sink((0, 0)))
-    worker.run()
-    grow(kafka, 1, 2)
-    worker.clock.sleep(1.0)
-    worker.run()
-    worker.end()
-    assert worker.poison == {0: (0, "OSError: poison")}
-    assert reached(kafka)[1] == 2
-    assert reached(kafka)[0] == 0
 
 
 def test_what_went_well_before_the_bad_record_is_committed(
@@ -414,16 +386,6 @@ def losses_of(worker: Process) -> Losses:
         protocol=SimpleNamespace(restart=lambda *_: True),
         state=worker.state,
     )
-
-
-def test_a_turn_without_an_answer_about_topics_goes_through_no_partition():
-    """It comes every 20 ms, an answer every 30 s; and one about another topic is no reason."""
-    worker = Process(logs(*[1] * 300), print)
-    losses = losses_of(worker)
-    assert calls_of(losses.recreated, {}) < 5
-    another = TopicDescription(id="A", partitions=frozenset({0}))
-    assert calls_of(losses.recreated, {"another": another}) < 5 + 2 * 300
-    worker.end()
 
 
 def rewound(worker: Process, _losses: Losses) -> None:

@@ -6,23 +6,21 @@ The real membership, pipeline and assigner on a cluster in memory; deleted commi
 import json
 import struct
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from types import SimpleNamespace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.clock import ManualClock, SystemClock
+from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Assigner, Partitions, Start, TopicDescription, TopicWatch
+from fleet.worker.offsets.assigning import Assigner, Start
 from fleet.worker.offsets.commit_metadata import (
     decode_cluster,
     decode_parts,
@@ -385,9 +383,6 @@ def test_a_worker_that_is_led_to_another_cluster_goes_on_there(kafka, drive: Dri
 # --- commit metadata, and which partitions a late commit may still name [2] -------------------
 
 
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
 NUMBERS = st.integers(min_value=0, max_value=2**63 - 1)
 NAMES = st.none() | st.text(min_size=1, max_size=12)
 
@@ -427,34 +422,6 @@ def test_foreign_metadata_is_no_plan_and_names_no_topic(text: str | None):
 def test_group_metadata_of_librdkafka(raw: bytes | None, expected):
     """Generation, member id and group out of opaque bytes; another format is unknown, no guess."""
     assert parse_group_metadata(raw) == expected
-
-
-def gained(owned: Partitions, *tps: TopicPartition) -> dict[TopicPartition, int]:
-    """The tokens of partitions that are assigned now."""
-    for tp in tps:
-        owned.gain(Start(tp=tp, topic_id="T", position=0, committed=0), member="m", reads=True)
-    return owned.tokens(tps)
-
-
-@pytest.mark.parametrize(
-    ("lost", "back", "member", "expected"),
-    [
-        pytest.param([], [], "m", {P0, P1}, id="still owned"),
-        pytest.param([P0], [], "m", {P1}, id="gone"),
-        pytest.param([P0], [P0], "m", {P1}, id="gone and back"),
-        pytest.param([], [P0], "m", {P1}, id="assigned again"),
-        pytest.param([], [], "m2", set(), id="another member id"),
-    ],
-)
-def test_what_a_late_commit_may_name(
-    lost: list[TopicPartition], back: list[TopicPartition], member: str, expected: set[object]
-):
-    """A token does not come back with the partition: somebody else may have been at it [2]."""
-    owned = Partitions()
-    batch = gained(owned, P0, P1)
-    owned.lose(lost)
-    gained(owned, *back)
-    assert owned.commitable(batch, member_then="m", member_now=member) == expected
 
 
 # --- a topic's id: sinks keep offsets by it, so no luck is needed -----------------------------
@@ -515,15 +482,6 @@ def test_an_id_that_nobody_tells_is_brokers_that_are_away(scene: Scene):
     with pytest.raises(Unreachable, match="did not return where the assigned partitions begin"):
         scene.start()
     assert GRACE <= scene.clock.monotonic() - began < GRACE + 1
-
-
-def test_a_known_id_is_not_waited_for(scene: Scene):
-    """What it is now, the next look at the topic tells."""
-    scene.start()
-    scene.kafka.silent.append(TIMED_OUT)
-    began = scene.clock.monotonic()
-    assert scene.start().topic_id == "id-1"
-    assert scene.clock.monotonic() == began
 
 
 def test_a_topic_made_again_has_its_own_id(scene: Scene):
@@ -615,13 +573,6 @@ def deleted(own: RunningBroker, unique: str) -> Deleted:
 
 
 @pytest.mark.broker
-def test_a_new_group_begins_at_the_end(deleted: Deleted) -> None:
-    """Nothing is known of it, nor of the partition that another group read."""
-    assert [each.position for each in deleted.starts()] == [100, 100]
-    assert all(each.expired is None for each in deleted.starts())
-
-
-@pytest.mark.broker
 def test_a_group_that_only_the_store_remembers_begins_at_the_start(deleted: Deleted) -> None:
     """The coordinator's log holds nothing of it any more; another topic of its is new."""
     begun = deleted.starts(begun=lambda: {deleted.name})
@@ -668,18 +619,6 @@ def test_a_position_behind_the_log_s_end_is_a_named_loss(deleted: Deleted) -> No
     deleted.expire()
     start = deleted.starts()[0]
     assert (start.position, start.lost, start.expired) == (0, (900, 0), 100)
-
-
-@pytest.mark.broker
-def test_a_topic_made_again_is_read_from_its_start(deleted: Deleted) -> None:
-    """The old topic's offset lies within the new one, or beyond its end."""
-    deleted.commit(40, 900)
-    deleted.expire()
-    deleted.admin.delete_topics([deleted.name])[deleted.name].result(60)
-    _until(lambda: deleted.name not in deleted.admin.list_topics(timeout=10).topics)
-    deleted.make()
-    assert [each.position for each in deleted.starts()] == [0, 0]
-    assert [each.expired for each in deleted.starts()] == [100, 100]
 
 
 @pytest.mark.broker
@@ -740,83 +679,3 @@ def test_brokers_that_cannot_be_read_are_named(deleted: Deleted) -> None:
     deleted.expire()
     assert deleted.starts(bootstrap="127.0.0.1:1")[0].position == 100
     assert "it is not known whether group" in deleted.said[0]
-
-
-@pytest.mark.broker
-def test_earliest_asks_nobody(deleted: Deleted) -> None:
-    """It begins at the log's start whatever was committed."""
-    deleted.commit(50)
-    deleted.expire()
-    assert [each.position for each in deleted.starts("earliest")] == [0, 0]
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    clock = SystemClock()
-    end = clock.monotonic() + 60
-    while not condition():
-        assert clock.monotonic() < end, "the topic is still there"
-        clock.sleep(0.1)
-
-
-# --- a topic's id is asked for while the topic is read ----------------------------------------
-
-
-class Broker:
-    """Answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Future]] = []
-
-    def ask(self, topics) -> dict[str, Future]:
-        self.asked.append({topic: Future() for topic in topics})
-        return self.asked[-1]
-
-
-def described(topic_id: str, *partitions: int) -> SimpleNamespace:
-    """As the admin client answers."""
-    parts = [SimpleNamespace(id=number) for number in partitions]
-    return SimpleNamespace(topic_id=topic_id, partitions=parts)
-
-
-def test_ids_are_asked_for_without_waiting():
-    """One question at a time, at every refresh; what cannot be answered is left out."""
-    broker, clock = Broker(), ManualClock()
-    watch = TopicWatch(broker.ask, every=30.0, clock=clock)
-    assert watch.poll({"a"}) == {}
-    assert broker.asked == []
-    clock.sleep(30)
-    assert watch.poll({"b", "a"}) == {}
-    clock.sleep(30)
-    assert watch.poll({"b", "a"}) == {}
-    assert [list(each) for each in broker.asked] == [["a", "b"]]
-    broker.asked[0]["a"].set_result(described("x/y+z", 0, 2))
-    broker.asked[0]["b"].set_exception(KafkaException(KafkaError(3)))
-    seen = TopicDescription(id="x_y-z", partitions=frozenset({0, 2}))
-    assert watch.poll({"a", "b"}) == {"a": seen}
-    assert len(broker.asked) == 2, "the refresh is over by now"
-
-
-def test_an_error_that_may_mean_it_asks_at_once():
-    """But never more than once a second."""
-    broker, clock = Broker(), ManualClock()
-    watch = TopicWatch(broker.ask, every=30.0, clock=clock)
-    clock.sleep(5)
-    watch.soon()
-    watch.poll({"a"})
-    assert len(broker.asked) == 1
-    broker.asked[0]["a"].set_result(described("x", 0))
-    watch.soon()
-    watch.poll({"a"})
-    assert len(broker.asked) == 1
-    clock.sleep(1)
-    watch.poll({"a"})
-    assert len(broker.asked) == 2
-
-
-def test_nothing_owned_nothing_asked():
-    """An idle member asks nothing."""
-    broker, clock = Broker(), ManualClock()
-    watch = TopicWatch(broker.ask, every=1.0, clock=clock)
-    clock.sleep(10)
-    assert watch.poll(set()) == {}
-    assert broker.asked == []
