@@ -1,21 +1,14 @@
 """Rebalances, moves and pauses follow from the coordinator's records alone."""
 
-from dataclasses import replace
 from itertools import count as counter
 
 import pytest
 
 from fleet.log.records import (
-    AssignmentEpoch,
     ClassicMember,
-    ConsumerGroupEpoch,
-    ConsumerGroupMember,
-    CurrentAssignment,
     GroupMetadata,
     OffsetCommit,
     Record,
-    TargetAssignment,
-    Tombstone,
     Undecoded,
 )
 from fleet.log.replay.counting import count
@@ -85,57 +78,6 @@ def steady(partition: int, *, start: float, end: float, first: int) -> list[Reco
 
 
 BEFORE = generation(5, a="a1:0,1", b="b1:2,3")
-
-
-def test_nothing_recorded_costs_nothing():
-    """An empty stretch keeps the generation and the owners."""
-    found = count([], before=BEFORE)
-    assert (found.rebalances, found.from_generation, found.to_generation) == (0, 5, 5)
-    assert found.owners == {t(0): "a", t(1): "a", t(2): "b", t(3): "b"}
-    assert found.longest_downtime_s is None
-
-
-def test_a_new_group_counts_from_its_first_member():
-    """Generation 0 without members is the group's creation, no rebalance."""
-    empty = replace(generation(0), protocol_type="", protocol=None)
-    found = count([empty, generation(1, a="a1:0,1,2,3")])
-    assert (found.rebalances, found.aborted, found.moved) == (1, 0, 0)
-    assert found.generations[0].joined == ("a",)
-    assert found.from_generation is None
-
-
-def test_a_cooperative_change_is_two_generations_and_each_partition_moves_once():
-    """KIP-429: what moves is withheld in the first round and given out in the second."""
-    found = count(
-        [generation(6, a="a1:0", b="b1:2", c="c1:"), generation(7, a="a1:0", b="b1:2", c="c1:1,3")],
-        before=BEFORE,
-    )
-    assert (found.rebalances, found.moved) == (2, 2)
-    assert [g.moved for g in found.generations] == [(), (t(1), t(3))]
-
-
-def test_a_withheld_partition_that_returns_to_its_owner_has_not_moved():
-    """Owner, nobody, the same owner."""
-    found = count(
-        [generation(6, a="a1:0", b="b1:2,3"), generation(7, a="a1:0,1", b="b1:2,3")],
-        before=BEFORE,
-    )
-    assert (found.rebalances, found.moved) == (2, 0)
-
-
-def test_the_last_member_leaving_is_a_generation():
-    """The group becomes Empty under a new number (R34)."""
-    found = count([generation(6)], before=BEFORE)
-    assert (found.rebalances, found.generations[0].left, found.owners) == (1, ("a", "b"), {})
-
-
-def test_a_deleted_group_starts_again():
-    """Numbers of an earlier incarnation neither gape nor move anything."""
-    gone = Tombstone(**head(2), key=())
-    found = count([gone, generation(0), generation(1, z="z1:0,1,2,3")], before=BEFORE)
-    assert (found.rebalances, found.aborted, found.moved, found.to_generation) == (1, 0, 0, 1)
-    falling = count([generation(1, z="z1:0,1,2,3")], before=BEFORE)
-    assert (falling.rebalances, falling.aborted, falling.moved) == (1, 0, 0)
 
 
 def test_pause_is_from_the_old_owners_last_commit_to_the_new_ones_first_less_the_usual_gap():
@@ -276,55 +218,3 @@ def test_undecoded_records_are_counted():
         offset=next(_OFFSETS), timestamp_ms=0, type=2, reason="x", key=b"", value=b""
     )
     assert count([broken], before=BEFORE).undecoded == 1
-
-
-# --- KIP-848 ---------------------------------------------------------------------------------
-
-ID = "ab" * 16
-
-
-def head(kind: int) -> dict[str, object]:
-    return {"offset": next(_OFFSETS), "timestamp_ms": 0, "type": kind, "group": "g"}
-
-
-def joins(member: str, instance: str | None = None) -> ConsumerGroupMember:
-    return ConsumerGroupMember(
-        **head(5), member_id=member, instance_id=instance, rack_id=None, client_id="c",
-        client_host="h", topics=("t",), regex="", rebalance_timeout_ms=1, server_assignor=None,
-    )  # fmt: skip
-
-
-def epoch(number: int) -> ConsumerGroupEpoch:
-    return ConsumerGroupEpoch(**head(3), epoch=number, metadata_hash=1)
-
-
-def assigned(number: int) -> AssignmentEpoch:
-    return AssignmentEpoch(**head(6), epoch=number)
-
-
-def target(member: str, *partitions: int) -> TargetAssignment:
-    return TargetAssignment(**head(7), member_id=member, partitions={ID: partitions})
-
-
-def owns(member: str, number: int, *partitions: int) -> CurrentAssignment:
-    return CurrentAssignment(
-        **head(8), member_id=member, epoch=number, previous_epoch=0, state=0,
-        assigned={ID: partitions} if partitions else {}, revoking={},
-    )  # fmt: skip
-
-
-def gone(member: str) -> list[Tombstone]:
-    return [Tombstone(**head(kind), key=(member,)) for kind in (8, 7, 5)]
-
-
-FIRST = [joins("m1", "a"), epoch(2), target("m1", 0, 1), assigned(2), owns("m1", 2, 0, 1)]
-
-
-def test_a_static_return_is_a_replacement_without_an_epoch():
-    """Tombstones of the old id, records of the new, no type 3: docs/contributing/protocol.md 3.4"""
-    commits = [commit(0, n, 100.0 + n, topic_id=ID) for n in range(5)]
-    records = [*gone("m1"), joins("m9", "a"), target("m9", 0, 1), owns("m9", 2, 0, 1),
-               commit(0, 9, 107.0, topic_id=ID)]  # fmt: skip
-    found = count(records, before=[*FIRST, *commits])
-    assert (found.rebalances, found.replacements, found.moved) == (0, 1, 0)
-    assert found.pauses == {t(0): pytest.approx(2.0)}
