@@ -3,14 +3,12 @@
 Problem: which writes a stale actor may still make decides whether two processes ever use one
 `group.instance.id`. If each back end has its own rules, they diverge. Choice: a function takes the
 stored state and what its caller read. It returns what to store, or None if the caller has read an
-older state. Back ends only compare and swap (`fleet.slots.backend`). One table has the phases that
-may follow a phase; any other move is a defect of Fleet and raises with its history. Cost: a
-forbidden write (IllegalMove) and a late one (None) are different results, and both need tests.
+older state. Back ends only compare and swap (`fleet.slots.backend`). An owner writes any phase but
+`free`; a release keeps `closed` for a leave, and everything else makes the slot free.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from typing import Final
 
 from fleet.errors import LostLease
@@ -134,62 +132,6 @@ def describe_doubt(
     )
 
 
-class Event(StrEnum):
-    """What happens to a slot."""
-
-    TAKE = "take"
-    """A worker takes it: it was free, or its owner's lease has expired."""
-    JOIN = "join"
-    """Its owner joins: for the first time, or again after a forced rebalance."""
-    ACTIVATE = "activate"
-    """Its owner has committed a batch, or found nothing to read."""
-    DRAIN = "drain"
-    WAIT = "wait"
-    """Its owner is drained, and stays a member until the others are."""
-    CLOSE = "close"
-    RELEASE = "release"
-    """Its owner releases it."""
-    CLEAR = "clear"
-    """A batched leave removed its member."""
-
-
-REPORTED_EVENT: Final[Mapping[Phase, Event]] = {
-    Phase.JOINING: Event.JOIN,
-    Phase.ACTIVE: Event.ACTIVATE,
-    Phase.DRAINING: Event.DRAIN,
-    Phase.DRAINED: Event.WAIT,
-    Phase.CLOSED: Event.CLOSE,
-}
-"""What an owner reports by a renewal. It renews every few seconds, so a phase may be skipped."""
-
-_OWNED_PHASES: Final = tuple(REPORTED_EVENT)
-
-MOVES: Final[Mapping[tuple[Phase, Event], Phase]] = {
-    **{(phase, Event.TAKE): Phase.JOINING for phase in Phase},  # a dead owner leaves any phase
-    **{(phase, event): told for phase in _OWNED_PHASES for told, event in REPORTED_EVENT.items()},
-    **{(phase, Event.RELEASE): Phase.FREE for phase in _OWNED_PHASES},
-    (Phase.CLOSED, Event.RELEASE): Phase.CLOSED,  # its member still has to be removed
-    **{(phase, Event.CLEAR): Phase.FREE for phase in Phase},
-}
-
-
-class IllegalMove(Exception):
-    """A defect: the write has no meaning for a slot of that phase."""
-
-
-def phase_after(slot: Slot, event: Event) -> Phase:
-    """Returns the phase after `event`. Raises IllegalMove if the table has none."""
-    after = MOVES.get((slot.phase, event))
-    if after is None:
-        allowed = sorted(each.value for phase, each in MOVES if phase is slot.phase)
-        raise IllegalMove(
-            f"slot {slot.number} of group {slot.group} is {slot.phase.value} "
-            f"(owner {slot.owner or 'none'}, token {slot.token}, counter {slot.counter}): "
-            f"'{event.value}' is not allowed in this phase, only {', '.join(allowed)}"
-        )
-    return after
-
-
 # --- slots ----------------------------------------------------------------------------------
 
 
@@ -230,7 +172,7 @@ def take_slot(
         stored,
         owner=worker,
         token=stored.token + 1,
-        phase=phase_after(stored, Event.TAKE),
+        phase=Phase.JOINING,
         clean=False,
         batches=0,
         error=None,
@@ -245,23 +187,7 @@ def take_slot(
 
 def undo_take(stored: Slot, before: Slot) -> Slot:
     """Returns the slot as it was `before`, without an owner; the token has grown."""
-    phase = Phase.CLOSED if before.phase is Phase.CLOSED else Phase.FREE
-    return _without_owner(replace(before, token=stored.token), phase)
-
-
-def reported_event(owner: Slot) -> Event:
-    """Returns what a renewal of this phase reports.
-
-    Raises IllegalMove for a phase that no owner has.
-    """
-    event = REPORTED_EVENT.get(owner.phase)
-    if event is None:
-        raise IllegalMove(
-            f"{owner.owner or 'no owner'} renews slot {owner.number} of group {owner.group} as "
-            f"{owner.phase.value}: an owner's slot is "
-            f"{', '.join(phase.value for phase in REPORTED_EVENT)}"
-        )
-    return event
+    return _released(replace(before, token=stored.token))
 
 
 def renew_slot(stored: Slot, told: Slot) -> Slot | None:
@@ -271,10 +197,11 @@ def renew_slot(stored: Slot, told: Slot) -> Slot | None:
     """
     if not is_owned_by(stored, told) or stored.owner_ended:
         return None
+    assert told.phase is not Phase.FREE, "only a release makes a slot free"
     return replace(
         stored,
         counter=stored.counter + 1,
-        phase=phase_after(stored, reported_event(told)),
+        phase=told.phase,
         member_id=told.member_id,
         spark_session=told.spark_session,
         batches=told.batches,
@@ -294,7 +221,7 @@ def release_slot(stored: Slot, held: Slot, *, clean: bool) -> Slot | None:
     """Returns the slot without an owner, its member still named; None if another owns it."""
     if not is_owned_by(stored, held):
         return None
-    return _without_owner(replace(stored, clean=clean), phase_after(stored, Event.RELEASE))
+    return _released(replace(stored, clean=clean))
 
 
 def clear_slot(stored: Slot, seen: Slot) -> Slot | None:
@@ -304,13 +231,12 @@ def clear_slot(stored: Slot, seen: Slot) -> Slot | None:
     """
     if stored.token != seen.token:
         return None
-    return _without_owner(
-        replace(stored, member_id=None, revision=None), phase_after(stored, Event.CLEAR)
-    )
+    return replace(_released(stored), member_id=None, revision=None, phase=Phase.FREE)
 
 
-def _without_owner(slot: Slot, phase: Phase) -> Slot:
-    """Returns the slot without an owner, alive or dead."""
+def _released(slot: Slot) -> Slot:
+    """Returns the slot without an owner, alive or dead; closed for a leave if it was."""
+    phase = Phase.CLOSED if slot.phase is Phase.CLOSED else Phase.FREE
     return replace(slot, owner=None, owner_ended=False, phase=phase)
 
 

@@ -1,4 +1,4 @@
-"""What one store has: moves that are none, values that read back, a file's schema, looks that
+"""What one store has: values that read back, a file's schema, looks that
 decode only what has changed, and renewals that are refused [12].
 """
 
@@ -21,37 +21,12 @@ from fleet.model import ExpectedCost, Plan, Receipt, Step
 from fleet.slots import Change, Phase, Slot, SlotTargets, WorkerReport, codec, transitions
 from fleet.slots.backend import Entry, Key, Value
 from fleet.slots.store import Store
-from fleet.slots.transitions import Event, IllegalMove, phase_after
 from tests.slots.opened import GROUP, sqlite
 from tests.support.memory_server import MemoryServer
 from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 from tests.support.sampling import examples
 from tests.support.waiting import until
-
-
-@pytest.mark.parametrize("event", [e for e in Event if e not in (Event.TAKE, Event.CLEAR)])
-def test_what_nobody_holds_is_only_taken_or_cleared(event: Event) -> None:
-    """An illegal move tells whose slot it is and what is possible."""
-    slot = Slot(group="orders", number=3, token=7)
-    told = r"slot 3 of group orders is free \(owner none.* only clear, take"
-    with pytest.raises(IllegalMove, match=told):
-        phase_after(slot, event)
-
-
-def test_a_slot_given_up_for_a_leave_stays_closed() -> None:
-    """Its member is to be removed yet; any other is free."""
-    for phase in set(Phase) - {Phase.FREE}:
-        after = Phase.CLOSED if phase is Phase.CLOSED else Phase.FREE
-        assert phase_after(Slot(group="orders", number=3, phase=phase), Event.RELEASE) is after
-
-
-def test_a_owner_renews_as_what_a_owner_is() -> None:
-    """Free is what a release makes."""
-    held = Slot(group="orders", number=3, owner="w1", token=7, phase=Phase.ACTIVE)
-    told = Slot(group="orders", number=3, owner="w1", token=7, phase=Phase.FREE)
-    with pytest.raises(IllegalMove, match="w1 renews slot 3 of group orders as free"):
-        transitions.renew_slot(held, told)
 
 
 def test_a_take_that_is_undone_keeps_the_tokens_growing() -> None:
