@@ -9,7 +9,6 @@ import pytest
 from pyspark import cloudpickle
 
 from fleet.config.spec import ClusterSpec
-from fleet.kafka_source.failures import TRUNCATED, RangeTruncated, RangeUnread, failure_in
 from fleet.kafka_source.login import references, resolve
 from fleet.kafka_source.pieces import LogBounds, OffsetRange, shares
 from fleet.kafka_source.source import FleetKafka, by_value
@@ -147,20 +146,6 @@ def test_small_ranges_share_a_task():
     given = [OffsetRange("t", n, 0, 100) for n in range(12)]
     assert [len(share) for share in shares(given, 4)] == [12]
     assert shares([], 4) == ()
-
-
-def test_failures_are_known_again_inside_sparks():
-    """The condition survives the text that Spark makes of an exception, and its causes."""
-    gone = RangeTruncated("orders", 3, 50, 100, 200)
-    spark = RuntimeError(f"Job aborted:\nTraceback …\nRangeTruncated: {gone}\n SQLSTATE: 38000")
-    users = ValueError("my job failed")
-    users.__cause__ = spark
-    assert failure_in(users) == (
-        TRUNCATED,
-        "orders-3: offset 50 was wanted, the log holds 100 to 199",
-    )
-    assert failure_in(RangeUnread("no progress")) is not None
-    assert failure_in(ValueError("FLEET_RANGE_UNREAD")) is None
 
 
 NO_FLEET = """

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock, SystemClock
-from fleet.kafka_source.columns import batch_of, to_stderr
 from fleet.model import TopicPartition
 from fleet.worker.batch import batches
 from fleet.worker.batch.batches import (
@@ -144,17 +143,6 @@ def test_what_came_at_once_and_is_too_much_is_several_batches(monkeypatch: pytes
     ]
 
 
-def test_ranges_tile_the_offsets():
-    """A range starts where the last one ended, over gaps of compaction and markers."""
-    made = buffer(max_wait=0.0)
-    made.add(P0, [record(3), record(7)])
-    first = made.close(1.0)
-    made.add(P0, [record(12)])
-    made.end_at(P0, 15)  # two markers behind the last record
-    second = made.close(2.0)
-    assert [(r.start, r.end) for r in (*first.ranges, *second.ranges)] == [(0, 8), (8, 15)]
-
-
 def test_replay_cuts_exactly_at_the_plan():
     """The first batch of a successor ends where its predecessor's did; the rest is carried on."""
     made = buffer(limit=4, max_wait=0.0)
@@ -199,18 +187,6 @@ def test_replay_ends_by_position(end: int, expected: list[str]):
     made.end_at(P0, end)
     batch = made.close(1.0)
     assert [each.id for each in batch.ranges] == expected
-
-
-def test_table_has_the_columns_of_sparks_kafka_source():
-    """Names, types and numbering of timestampType are Spark's own."""
-    table = batch_of("orders", 3, [record(0), record(1)], to_stderr())
-    row = table.to_pylist()[1]
-    assert table.column_names[:2] == ["key", "value"]
-    assert (row["topic"], row["partition"], row["offset"]) == ("orders", 3, 1)
-    assert row["timestampType"] == 0
-    assert row["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
-    assert row["headers"] == [{"key": "trace", "value": b"x"}, {"key": "empty", "value": None}]
-    assert table.to_pylist()[0]["headers"] is None
 
 
 def test_a_dropped_partition_leaves_nothing_and_makes_room():

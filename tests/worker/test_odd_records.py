@@ -61,21 +61,6 @@ def test_timestamps(at: tuple[int, int], year: int | None):
     assert told == (odd if year is None and at[0] else [])
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        pytest.param([("a", b"1"), ("a", b"2"), ("a", None)], id="one key thrice"),
-        pytest.param([("", b"")], id="empty"),
-        pytest.param([("é", b"\xff\x00")], id="any bytes as value"),
-    ],
-)
-def test_headers_that_are_kept(headers: list[tuple[str, bytes | None]]):
-    """Order, repetition and null values are Kafka's to allow."""
-    made, told = rows(Message(P0, 0, headers=headers))
-    assert [(h["key"], h["value"]) for h in made[0]["headers"]] == headers
-    assert told == []
-
-
 def test_header_keys_that_are_not_utf8():
     """Null for just these records, asked for once, the first of them told with its bytes."""
     good = [("k", b"v")]

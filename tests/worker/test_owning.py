@@ -168,18 +168,6 @@ def test_each_batch_has_its_time_and_is_cut_short(kafka, drive: Drive):
     assert not member.ended.clean
 
 
-def test_a_drain_reads_no_more(kafka, drive: Drive):
-    """Fault: what comes while it drains begins another batch."""
-    driven = working(drive, P[0])
-    driven.drain()
-    kafka.produce(P[0], b"late")
-    driven.turns(8)
-    driven.may_end.set()
-    driven.until(lambda: driven.member.ended is not None, "the end")
-    assert len(driven.contexts) == 1
-    assert kafka.commits[P[0]][0] == 3
-
-
 # --- what it may commit ---------------------------------------------------------------------
 
 

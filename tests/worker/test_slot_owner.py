@@ -621,14 +621,3 @@ def test_a_member_that_a_new_consumer_helps_keeps_its_slot(new, monkeypatch, ask
     assert owner.serve() is None
     assert slots == ["w"] * (1 if asked else 2)
     assert scene.slot().owner is None
-
-
-def test_a_slot_that_another_took_is_not_joined_for_again(new, monkeypatch):
-    """Whatever its consumer needs."""
-    scene = new()
-    owner = scene.take()
-    scene.lose()
-    assert not owner._lease.renew()
-    ends = [STALLED]
-    monkeypatch.setattr(owner, "_one_membership", ends.pop)
-    assert owner.serve() == (1, "slot 0 has another owner or token: stopped, batch void")
