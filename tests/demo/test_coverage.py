@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fleet.clock import ManualClock
 from fleet.demo.coverage import (
     JournalEntry,
     TopicRecords,
@@ -20,7 +21,7 @@ from fleet.demo.producer import order
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchContext
-from fleet.worker.batch.batches import Buffer, InlineBatch
+from fleet.worker.batch.batches import InlineBatch, InlineReading
 from tests.worker.test_batches import record
 
 TP = TopicPartition("orders", 3)
@@ -178,7 +179,7 @@ def test_a_fault_in_the_reading_is_seen(fault, found):
         tp: [record(n, tp.partition, order(n * 2 + place, 0.0)) for n in range(20)]
         for place, tp in enumerate((TP, OTHER))
     }
-    buffer = Buffer(limit=40, max_wait=0.0)
+    buffer = InlineReading(limit=40, max_wait=0.0, max_seconds=10.0, clock=ManualClock())
     for tp, records in topic.items():
         buffer.add_partition(tp, topic_id="id", start=0, replay_to=None)
         buffer.add(tp, records)

@@ -37,7 +37,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.pipeline:Pipeline.step", "worker/test_pipeline.py",
         "self._plan()", "True"),
     "04-planned-range-not-repeated-exactly": (
-        "worker.batch.batches:Buffer._cut", "worker/test_batches.py",
+        "worker.batch.batches:InlineReading._cut", "worker/test_batches.py",
         "part.position if part.replay_to is None else part.replay_to", "part.position"),
     "05-batch-hangs-for-ever": (
         "worker.batch.executor:BatchRunner._attempts", "worker/test_failures.py",

@@ -17,7 +17,6 @@ from fleet.worker.batch.batches import (
     ONE_TASK_BYTES,
     QUICK,
     BatchBound,
-    Buffer,
     InlineBatch,
     InlineReading,
 )
@@ -36,14 +35,16 @@ def records(first: int, after: int, part: int = 0) -> list[Message]:
     return [record(at, part) for at in range(first, after)]
 
 
-def buffer(*, limit: int = 100, max_wait: float = 0.2, max_bytes: int = 1 << 20) -> Buffer:
-    made = Buffer(limit=limit, max_wait=max_wait, max_bytes=max_bytes)
+def buffer(*, limit: int = 100, max_wait: float = 0.2, max_bytes: int = 1 << 20) -> InlineReading:
+    made = InlineReading(
+        limit=limit, max_wait=max_wait, max_seconds=10.0, max_bytes=max_bytes, clock=ManualClock()
+    )
     made.add_partition(P0, topic_id="T", start=0, replay_to=None)
     made.add_partition(P1, topic_id="T", start=0, replay_to=None)
     return made
 
 
-def settled(**bounds: Any) -> Buffer:
+def settled(**bounds: Any) -> InlineReading:
     """One that has closed its first batch after the assignment, at 10.0."""
     made = buffer(**bounds)
     made.add(P0, records(0, 1))
@@ -218,7 +219,7 @@ def test_what_moved_over_no_record_is_a_gap():
     assert [(part.tp, part.start) for part in made.parts()] == [(P0, 0), (P1, 3), (planned, 0)]
 
 
-def closed(made: Buffer, count: int, *, value: bytes = b"v") -> InlineBatch:
+def closed(made: InlineReading, count: int, *, value: bytes = b"v") -> InlineBatch:
     """One that has so many records more."""
     start = made.positions()[P0]
     made.add(P0, [record(at, value=value) for at in range(start, start + count)])

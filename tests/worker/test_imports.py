@@ -55,11 +55,12 @@ from fleet.kafka_source.pieces import Piece
 from fleet.kafka_source.record_fields import Fields
 from fleet.model import TopicPartition
 from fleet.demo.coverage import entries_of
-from fleet.worker.batch.batches import Buffer
+from fleet.clock import ManualClock
+from fleet.worker.batch.batches import InlineReading
 from fleet.model.batch_context import BatchContext
 from tests.support.memory_kafka import Message
 
-buffer = Buffer(limit=10, max_wait=0.0)
+buffer = InlineReading(limit=10, max_wait=0.0, max_seconds=10.0, clock=ManualClock())
 place = TopicPartition("t", 0)
 buffer.add_partition(place, topic_id="T", start=0, replay_to=None)
 odd = [("trace", b"x"), ("empty", None)]

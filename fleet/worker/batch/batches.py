@@ -18,6 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import KafkaError
 
+from fleet.clock import Clock
 from fleet.kafka_source.columns import ReportField, batch_of, no_rows, to_stderr
 from fleet.model import TopicPartition
 from fleet.model.batch_context import BatchRange
@@ -251,17 +252,22 @@ class _InlinePart(Part):
         return self.position == self.begun and not self.end_seen
 
 
-class Buffer:
-    """The pure part: messages in, closed batches out. Messages need offset() and len()."""
+class InlineReading:
+    """Messages of a real Consumer in, closed batches out. Messages need offset() and len()."""
 
     def __init__(
         self,
         *,
         limit: int,
         max_wait: float,
+        max_seconds: float,
+        clock: Clock,
         max_bytes: int = MAX_BYTES,
         tell: ReportField | None = None,
     ) -> None:
+        self._bound = BatchBound(limit, most=limit, target=max_seconds, growth=2)
+        self._quick = BatchBound(ONE_TASK, most=ONE_TASK, target=QUICK, growth=2)
+        self._clock = clock
         self._tell = tell or to_stderr()
         self.limit = limit
         self.one_task = ONE_TASK
@@ -419,6 +425,39 @@ class Buffer:
         """Returns the next offset to read of each."""
         return {tp: part.position for tp, part in self._parts.items()}
 
+    def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
+        """See AdaptiveReader.take."""
+        messages = consumer.consume(self.room if not self.full else 1, timeout)
+        if not messages:
+            return ()
+        errors: list[Any] = []
+        records: dict[tuple[str, int], list[Any]] = {}
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.setdefault((message.topic(), message.partition()), []).append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                self._flush(records)
+                tp = TopicPartition(message.topic(), message.partition())
+                self.end_at(tp, message.offset())
+            else:
+                errors.append((error, _tp_of(message), message.offset()))
+        self._flush(records)
+        return tuple(errors)
+
+    def _flush(self, records: dict[tuple[str, int], list[Any]]) -> None:
+        for (topic, partition), messages in records.items():
+            self.add(TopicPartition(topic, partition), messages)
+        records.clear()
+
+    def record_duration(self, batch: Prepared, seconds: float) -> None:
+        """See AdaptiveReader.record_duration."""
+        self.rest(self._clock.monotonic())
+        self._last_took = (seconds, batch.records)
+        for bound in (self._bound, self._quick):
+            bound.record_duration(batch.records, seconds)
+        self.limit, self.one_task = self._bound.records, self._quick.records
+
     def _replaying(self) -> dict[TopicPartition, _InlinePart]:
         return {tp: part for tp, part in self._parts.items() if part.replay_to is not None}
 
@@ -464,57 +503,6 @@ def _end_within(part: _InlinePart, room: int, *, least: int) -> int:
 
 def _complete(part: _InlinePart) -> bool:
     return part.replay_to is not None and part.position >= part.replay_to
-
-
-class InlineReading(Buffer):
-    """Reads with a real Consumer into a Buffer."""
-
-    def __init__(
-        self,
-        *,
-        limit: int,
-        max_wait: float,
-        max_seconds: float,
-        clock: Any,
-        tell: ReportField | None = None,
-    ) -> None:
-        super().__init__(limit=limit, max_wait=max_wait, tell=tell)
-        self._bound = BatchBound(limit, most=limit, target=max_seconds, growth=2)
-        self._quick = BatchBound(ONE_TASK, most=ONE_TASK, target=QUICK, growth=2)
-        self._clock = clock
-
-    def take(self, consumer: Any, *, timeout: float) -> tuple[Any, ...]:
-        """See AdaptiveReader.take."""
-        messages = consumer.consume(self.room if not self.full else 1, timeout)
-        if not messages:
-            return ()
-        errors: list[Any] = []
-        records: dict[tuple[str, int], list[Any]] = {}
-        for message in messages:
-            error = message.error()
-            if error is None:
-                records.setdefault((message.topic(), message.partition()), []).append(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
-                self._flush(records)
-                tp = TopicPartition(message.topic(), message.partition())
-                self.end_at(tp, message.offset())
-            else:
-                errors.append((error, _tp_of(message), message.offset()))
-        self._flush(records)
-        return tuple(errors)
-
-    def _flush(self, records: dict[tuple[str, int], list[Any]]) -> None:
-        for (topic, partition), messages in records.items():
-            self.add(TopicPartition(topic, partition), messages)
-        records.clear()
-
-    def record_duration(self, batch: Prepared, seconds: float) -> None:
-        """See AdaptiveReader.record_duration."""
-        self.rest(self._clock.monotonic())
-        self._last_took = (seconds, batch.records)
-        for bound in (self._bound, self._quick):
-            bound.record_duration(batch.records, seconds)
-        self.limit, self.one_task = self._bound.records, self._quick.records
 
 
 def _tp_of(message: Any) -> TopicPartition | None:
