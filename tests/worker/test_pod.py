@@ -104,30 +104,31 @@ def test_the_code_beside_the_settings_goes_first(tmp_path: Path, monkeypatch: py
     assert environ == {"PYTHONPATH": f"{folder}:/app"}
 
 
-def test_no_archive_is_no_code(tmp_path: Path):
-    """Installed code comes with the image."""
-    assert unpacked(tmp_path / "code.tgz", tmp_path) is None
-
-
-@pytest.mark.parametrize("name", ["../beside.py", "a/../../beside.py"])
-def test_an_archive_stays_inside_its_folder(tmp_path: Path, name: str):
-    """Nothing is written beside the folder, and the archive is named."""
-    packed = archive(tmp_path / "code.tgz", {"fine.py": "x", name: "x"})
-    with pytest.raises(
-        ConfigError, match=r"code\.tgz cannot be unpacked .*beside\.py is not a file"
-    ):
-        unpacked(packed, tmp_path / "home")
-    assert not list((tmp_path / "home" / "code").iterdir())
-
-
-def test_links_are_no_files(tmp_path: Path):
-    """They could lead anywhere."""
-    link = tarfile.TarInfo("job.py")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    with tarfile.open(tmp_path / "code.tgz", "w:gz") as tar:
-        tar.addfile(link)
-    with pytest.raises(ConfigError, match=r"job\.py is not a file below its folder"):
-        unpacked(tmp_path / "code.tgz", tmp_path / "home")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("../beside.py", r"code\.tgz cannot be unpacked .*beside\.py is not a file"),
+        ("a/../../beside.py", r"code\.tgz cannot be unpacked .*beside\.py is not a file"),
+        ("-> /etc/passwd", r"job\.py is not a file below its folder"),
+        ("", "publish the revision again"),
+    ],
+)
+def test_an_archive_stays_inside_its_folder(tmp_path: Path, name: str, told: str):
+    """Nothing is written beside it: no path, no link; a damaged archive is named; none is none."""
+    packed, home = tmp_path / "code.tgz", tmp_path / "home"
+    assert unpacked(packed, home) is None
+    if name.startswith("->"):
+        link = tarfile.TarInfo("job.py")
+        link.type, link.linkname = tarfile.SYMTYPE, name[3:]
+        with tarfile.open(packed, "w:gz") as tar:
+            tar.addfile(link)
+    elif name:
+        archive(packed, {"fine.py": "x", name: "x"})
+    else:
+        packed.write_bytes(b"no archive")
+    with pytest.raises(ConfigError, match=told):
+        unpacked(packed, home)
+    assert not list(home.glob("code/*"))
 
 
 @pytest.mark.parametrize("change", ["other code", "more code", "no code"])
@@ -164,13 +165,6 @@ def test_code_beside_an_image_that_has_it_is_not_run(tmp_path: Path):
     archive(place, {"job.py": ""})
     with pytest.raises(ConfigError, match="was changed after it was published"):
         unpacked(place, tmp_path / "home", digest)
-
-
-def test_a_damaged_archive_is_named(tmp_path: Path):
-    """With what to do."""
-    (tmp_path / "code.tgz").write_bytes(b"no archive")
-    with pytest.raises(ConfigError, match="publish the revision again"):
-        unpacked(tmp_path / "code.tgz", tmp_path / "home")
 
 
 # --- a certificate renewed under a worker: its client never reads it again --------------------

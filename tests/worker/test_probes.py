@@ -68,6 +68,7 @@ def test_a_start_is_allowed_and_says_what_it_waits_for(probed: Probed):
     assert probed.probes() == {"startupz": 200, "readyz": 503, "livez": 200}
     assert probed.get("/startupz")[1] == "ok: starting; waits for the store of its slots"
     assert probed.get("/readyz")[1] == "no: starting; waits for the store of its slots"
+    assert probed.get("/healthz") == (404, "/startupz /livez /readyz /metrics /status")
 
 
 def test_who_connects_and_says_nothing_is_let_go(probed: Probed):
@@ -212,11 +213,6 @@ def test_a_store_that_hangs_delays_no_answer(probed: Probed):
     assert answers == {"startupz": 200, "readyz": 200, "livez": 200}
 
 
-def test_other_paths_are_named(probed: Probed):
-    """A wrong path says which there are."""
-    assert probed.get("/healthz") == (404, "/startupz /livez /readyz /metrics /status")
-
-
 def test_a_owner_whose_spark_is_away_says_so(probed: Probed):
     """All workers of a home share one server: nothing of them moves until it is back."""
     probed.reporter.spark_away = lambda: "Spark does not answer"
@@ -269,9 +265,13 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 
 def test_a_owner_that_is_well_writes_once_a_lease(owner: Owner):
-    """With all that it has counted until then."""
+    """With all that it has counted; with an error, or its first batches, with each renewal."""
     assert owner.renews(30) == 10
     assert owner.report().batches == 530
+    owner.state.error = "no such table"
+    assert owner.renews(6) == 6, "standbys doubt their revision only by the living"
+    owner.state.error, owner.state.batches = None, 0
+    assert owner.renews(9) == 9, "a canary is looked at by people"
 
 
 @pytest.mark.parametrize(
@@ -297,18 +297,6 @@ def test_a_first_batch_in_hand_is_news_and_a_later_one_is_not(owner: Owner):
         owner.reporter.on_renewed()
         owner.reporter.on_renewed()
         assert (owner.report().in_hand, owner.report().counter) == (in_hand, before + 1)
-
-
-def test_who_tells_an_error_is_seen_to_live(owner: Owner):
-    """Standbys doubt their revision only by the living, and one lease of silence is a death."""
-    owner.state.error = "no such table"
-    assert owner.renews(6) == 6
-
-
-def test_first_batches_are_told_one_by_one(owner: Owner):
-    """A canary is looked at by people."""
-    owner.state.batches = 0
-    assert owner.renews(9) == 9
 
 
 def test_a_report_that_could_not_be_written_is_tried_with_the_next_renewal(

@@ -146,7 +146,6 @@ _BATCHES: Final = 2
 _MOST_CORES: Final = 8
 """With more cores Spark's tasks read faster than a thread gathers: 6 µs of CPU each against 1."""
 _READING: Final[Mapping[str, str]] = {
-    # A session may be told to read over files that are gone or damaged; records would be missing.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 TICK: Final = 0.05
 _HARD_EXIT: Final = 1
-"""Seconds that the consumer thread has for its last commit before a hard exit."""
 _LAST_WORD: Final = 0.5
 """Seconds that the consumer thread has for its last commit before a hard exit."""
 _SILENCE: Final = 1.0
