@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from fleet.slots import SlotTargets
-from fleet.slots.backend import Claim, SlotTargetsRecord
+from fleet.slots.backend import Claim
 
 Value = TypeVar("Value")
 _CODECS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
@@ -64,30 +64,6 @@ def targets_as_json(targets: SlotTargets) -> dict[str, Any]:
         "quarantined": sorted(targets.quarantined),
         "plan_id": targets.plan_id,
     }
-
-
-def record_as_json(record: SlotTargetsRecord) -> dict[str, Any]:
-    """Returns the slot targets as JSON, with everything that is stored with them."""
-    return {
-        **targets_as_json(record.targets),
-        "opened": sorted(record.opened),
-        "canaries": canaries_as_json(record.canaries),
-        "going": sorted(record.going),
-        "committed": sorted(record.committed),
-        "token": record.token,
-    }
-
-
-def record_from_json(value: Mapping[str, Any]) -> SlotTargetsRecord:
-    """Returns the record that `record_as_json` wrote."""
-    return SlotTargetsRecord(
-        targets=from_json(SlotTargets, value),
-        opened=frozenset(value.get("opened", ())),
-        canaries=canaries_from_json(value.get("canaries", {})),
-        going=frozenset(value.get("going", ())),
-        committed=frozenset(value.get("committed", ())),
-        token=value.get("token", 0),
-    )
 
 
 def canaries_as_json(canaries: Mapping[str, Claim]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from fleet.slots.backend import (
     Value,
     is_new_change,
 )
-from fleet.slots.codec import as_json, from_json, record_as_json, record_from_json
+from fleet.slots.codec import as_json, from_json
 from fleet.slots.evidence import WriteLog
 from fleet.slots.store import Store
 
@@ -347,9 +347,11 @@ class SqliteBackend:
                 number, before = stored.version
                 if is_new_change(stored.value, value):
                     number, before = number + 1, "{}"
-            told = record_as_json(value) if isinstance(value, SlotTargetsRecord) else as_json(value)
             # Fields of a newer release that this one does not know are kept.
-            row = (self._cluster, key.group, key.kind, number, _text(json.loads(before) | told))
+            known, told = json.loads(before), as_json(value)
+            if key.kind is Kind.TARGETS:
+                told["targets"] = known.get("targets", {}) | told["targets"]
+            row = (self._cluster, key.group, key.kind, number, _text(known | told))
             db.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?)", row)
             if key.kind is Kind.CHANGE:
                 db.execute(
@@ -382,10 +384,7 @@ class SqliteBackend:
     def _value(self, key: Key, body: str) -> Value:
         def decode(body: str) -> Value:
             with _reading_errors(_WHAT[key.kind].format(key.number), key.group):
-                told = json.loads(body)
-                if key.kind is Kind.TARGETS:
-                    return record_from_json(told)
-                return from_json(Slot, told) if key.kind is Kind.SLOT else from_json(Change, told)
+                return from_json(_OBJECTS[key.kind], json.loads(body))
 
         return self._decoded.of(key, body, decode)
 
@@ -425,6 +424,11 @@ class SqliteBackend:
 
 
 _WHAT: Final = {Kind.TARGETS: "the slot targets", Kind.SLOT: "slot {}", Kind.CHANGE: "a change"}
+_OBJECTS: Final[Mapping[Kind, type[Value]]] = {
+    Kind.TARGETS: SlotTargetsRecord,
+    Kind.SLOT: Slot,
+    Kind.CHANGE: Change,
+}
 _KINDS: Final[Mapping[Space, type[WorkerReport | StoppedPartition | Pause]]] = {
     Space.WORKER_REPORTS: WorkerReport,
     Space.STOPPED_PARTITIONS: StoppedPartition,

@@ -348,21 +348,6 @@ def test_a_beat_changes_nothing_that_anybody_reads(store):
     assert not store.writes.is_due(60.0)
 
 
-def test_an_unclean_predecessors_session_stays_named(store):
-    """A new owner that dies before it ended the former owner's Spark session leaves its name
-    [3].
-    """
-    group = "g"
-    store.write_targets(SlotTargets(group=group, open=frozenset({0})))
-    free = store.slots(group)[0]
-    first = store.take(free, worker="a", revision="r", spark_session="session-a")
-    assert first.spark_session == "session-a"
-    second = store.take(first, worker="b", revision="r", spark_session="session-b")
-    assert second.spark_session == "session-a"
-    renewed = store.renew(replace(second, spark_session="session-b"))
-    assert renewed.spark_session == "session-b"
-
-
 def test_a_owner_whose_process_ended_is_told_once_and_renews_no_more(store):
     """Only of the take that was seen; the slot goes on naming it, its member and its session."""
     open_slots(store, 0)
