@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import ClassVar, Final, TypeVar
 
 from fleet.clock import Clock
@@ -133,15 +132,6 @@ def change_of(value: Value | None) -> Change | None:
 
 CLAIM_GRACE: Final = 2.0
 """Seconds after which an unused claim is replaced, by the clock of the worker that finds it."""
-
-
-class _NoCanaryNeeded(Enum):
-    """The answer for a take that needs no canary."""
-
-    TAKE = "take"
-
-
-NO_CANARY_NEEDED: Final = _NoCanaryNeeded.TAKE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,7 +394,7 @@ class Store:
             void=void,
         )
         fresh = not self._backend.reads_cache
-        claim: Claim | _NoCanaryNeeded | None = None
+        claim: Claim | bool = False
         was: Slot | None = None  # the slot before an own write with an unknown result
         for _ in self._attempts(f"slot {seen.number} of group {seen.group}"):
             entry = self._backend.read(key_of(seen), fresh=fresh)
@@ -415,7 +405,7 @@ class Store:
             if was is not None and attempt.is_stored(before):
                 return self._confirm_take(attempt, before, was, claim)
             claim = self._permission(attempt, before, fresh=fresh)
-            if claim is None:
+            if not claim:
                 if fresh:
                     return None
                 fresh = True
@@ -451,12 +441,12 @@ class Store:
             raise away
 
     def _confirm_take(
-        self, attempt: TakeAttempt, held: Slot, before: Slot, claim: Claim | _NoCanaryNeeded | None
+        self, attempt: TakeAttempt, held: Slot, before: Slot, claim: Claim | bool
     ) -> Slot | None:
         """Returns the slot if the slot targets still admit its new owner."""
         self._uncertain_takes[held.group, held.number] = (attempt, before)
         record = self._record(held.group, fresh=True)
-        stands = claim is NO_CANARY_NEEDED or record.canaries.get(attempt.revision) == claim
+        stands = claim is True or record.canaries.get(attempt.revision) == claim
         if stands and attempt.is_admitted(record):
             self._uncertain_takes.pop((held.group, held.number), None)
             return held
@@ -471,21 +461,19 @@ class Store:
             ),
         )
 
-    def _permission(
-        self, attempt: TakeAttempt, stored: Slot, *, fresh: bool
-    ) -> Claim | _NoCanaryNeeded | None:
-        """Returns by what right the new owner and its revision may have this slot; None: they may
-        not.
+    def _permission(self, attempt: TakeAttempt, stored: Slot, *, fresh: bool) -> Claim | bool:
+        """Returns the claim by which the new owner may have this slot; True: it needs none; False:
+        it may not.
         """
         if not transitions.is_unchanged(stored, attempt.seen):
-            return None
+            return False
         record = self._record(attempt.seen.group, fresh=fresh)
         if not attempt.is_admitted(record):
-            return None
+            return False
         pin = record.targets.handover.get(stored.number)
         pinned = pin is not None and pin.revision == attempt.revision
         if pinned or stored.revision in {None, attempt.revision} or self._has_canary(attempt):
-            return NO_CANARY_NEEDED
+            return True
         return self._claim(attempt)
 
     def _has_canary(self, attempt: TakeAttempt) -> bool:
@@ -500,8 +488,8 @@ class Store:
                     return True
         return False
 
-    def _claim(self, attempt: TakeAttempt) -> Claim | _NoCanaryNeeded | None:
-        """Returns the claim that makes this take its revision's canary, unless it needs none."""
+    def _claim(self, attempt: TakeAttempt) -> Claim | bool:
+        """Returns the claim that makes this take its revision's canary; True, False: as above."""
         seen, revision = attempt.seen, attempt.revision
         key = Key(seen.group, Kind.TARGETS)
         for _ in self._attempts(f"the slot targets of group {seen.group}"):
@@ -510,19 +498,19 @@ class Store:
             slots = self._all_slots(attempt)
             tried = waits_for_canary(slots.values(), slots[seen.number], revision)
             if tried or not attempt.is_admitted(record):
-                return None
+                return False
             if has_good_canary(slots.values(), revision):
-                return NO_CANARY_NEEDED
+                return True
             other = record.canaries.get(revision)
             abandoned = other is not None and not self._is_void(attempt, other, slots)
             if other is not None and abandoned and not self._has_waited(attempt, other):
-                return None
+                return False
             mine = Claim(slot=seen.number, token=seen.token + 1, worker=attempt.worker)
             kept = {r: t for r, t in record.canaries.items() if not _is_over(t, slots)}
             with contextlib.suppress(ConcurrentWrite):
                 self._backend.swap(key, replace(record, canaries={**kept, revision: mine}), entry)
-                return None if abandoned and self._is_tried(attempt) else mine
-        return None
+                return mine if not abandoned or not self._is_tried(attempt) else False
+        return False
 
     def _all_slots(self, attempt: TakeAttempt) -> Mapping[int, Slot]:
         """Returns all slots as they are now, with the wanted one."""
