@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from fleet.decide.plans import make_drain_plan, make_plan
-from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.model import StepKind
 from tests.decide.worlds import NOW, member, spec, state_snapshot
 
@@ -32,38 +31,6 @@ def test_nothing_matches_yet():
     idle = make_plan(state_snapshot(fleet, topics={}), wanted=0, now=NOW)
     assert (idle.empty, idle.refusals) == (True, ())
     assert any("Fleet waits for one" in note for note in idle.notes)
-
-
-def test_the_policy_waits_where_nothing_matches():
-    """No partition is no reason to shrink or to grow."""
-    decision = wanted_slots(
-        spec=spec(**EVERY, scaling={"policy": "partitions", "per_worker": 2}),
-        group=None,
-        topics={},
-        current=0,
-        memory=ScalingMemory(),
-        now=NOW,
-    )
-    assert decision.wanted == 0
-    assert "exists yet" in decision.sentence
-
-
-def test_added_partitions_are_scaled_for_where_the_policy_says_so():
-    """By partitions: yes. Fixed: no."""
-
-    def wanted(policy: dict, partitions: int) -> int:
-        return wanted_slots(
-            spec=spec(scaling=policy),
-            group=None,
-            topics={"orders": partitions},
-            current=2,
-            memory=ScalingMemory(current=2),
-            now=NOW,
-        ).wanted
-
-    by_partitions = {"policy": "partitions", "per_worker": 2}
-    assert [wanted(by_partitions, n) for n in (4, 6)] == [2, 3]
-    assert [wanted({"policy": "fixed", "workers": 2}, n) for n in (4, 6)] == [2, 2]
 
 
 def test_another_protocol_is_refused_unless_stopped():

@@ -11,6 +11,7 @@ import urllib.request
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.records import OffsetCommit
 from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
+from fleet.sinks import parquet_files
 from fleet.slots import Phase
 from fleet.worker.member.protocols import IDLE_AFTER
 from fleet.worker.offsets.assigning import id_of
@@ -54,6 +56,35 @@ def test_all_records_once_and_a_handover_costs_nothing(group: Group, broker: Run
     assert set(group.end().values()) == {0}
     spread = [e["at"] for e in group.events("subscribed")][:2]
     assert abs(spread[0] - spread[1]) < 0.25, "joiners subscribe together [19]: 5 ms unless busy"
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_killed_holder_is_replaced_and_its_batch_repeated(
+    group: Group, broker: RunningBroker, tmp_path: Path
+):
+    """Kill -9 within a batch: the standby repeats its ranges; Parquet holds them once."""
+    table = tmp_path / "table"
+    env = {"PARQUET": str(table), "SECONDS_EACH": "1.5"}
+    group.standbys("w1", env=env)
+    group.open(0)
+    group.standbys("w2", env=env)
+    before = generations(broker.broker, group.name)
+    group.produce(80)
+    group.until(lambda: bool(group.journal()), "the batch to begin")
+    time.sleep(0.3)
+    group.processes["w1"].kill()
+    killed = time.monotonic()
+    group.until(lambda: group.slot(0).owner == "w2", "the standby to take the slot")
+    assert time.monotonic() - killed < SESSION, "by its lease, not by the end of its session"
+    group.produce(40)
+    group.drained()
+    assert max(generations(broker.broker, group.name)) == max(before)
+    first, *rest = [line["ranges"] for line in group.journal()]
+    assert rest[0] == first, "the successor's first batch is its predecessor's last"
+    assert _rows(table) == {(p, at) for p, n in group.produced.items() for at in range(n)}
+    batches = {tuple(r[4] for r in line["ranges"]) for line in group.journal()}
+    assert len(list(table.glob("batch-*"))) == len(batches), "a folder per batch"
 
 
 @pytest.mark.broker
@@ -138,6 +169,17 @@ def _committed(group: Group, partition: int) -> int:
     for event in group.events("committed"):
         latest.update(event["offsets"])
     return latest.get(f"{group.topic}-{partition}", 0)
+
+
+def _rows(table: Path) -> set[tuple[int, int]]:
+    import pyarrow.parquet as pq
+
+    found: list[tuple[int, int]] = []
+    for file in parquet_files(table):
+        read = pq.ParquetFile(file).read(columns=["partition", "offset"])
+        found += zip(read["partition"].to_pylist(), read["offset"].to_pylist(), strict=True)
+    assert len(found) == len(set(found)), "a row was written twice"
+    return set(found)
 
 
 # --- of a KIP-848 group -----------------------------------------------------------------------
