@@ -1,9 +1,9 @@
 """Shows the demo's progress: sentences, and on a terminal a table that follows.
 
 Problem: a fleet that changes without a stop looks as if nothing happens. Choice: each action is a
-sentence with its second. A terminal also shows a table of groups and slots, refreshed twice a
-second; a pipe gets a sentence every few seconds. A thread reads the cluster and skips a read that
-fails. A defect is one line: the view never stops the demo.
+sentence with its second. A terminal also shows the slots as `fleet status GROUP` does; a pipe gets
+a sentence every few seconds. A thread reads the cluster and skips a read that fails. A defect is
+one line: the view never stops the demo.
 """
 
 import threading
@@ -19,17 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fleet.clock import Clock
+from fleet.commands.groups.group_status import SLOTS, Managed, as_table, managed_of, slot_rows
 from fleet.demo.coverage import Due, JournalEntry, TopicRecords, coverage, records_between
 from fleet.demo.measure import MeasuredStep, Meter
 from fleet.errors import FleetError
 from fleet.manager.cycle import Fleet
 from fleet.model import GroupSnapshot
-from fleet.slots import Slot
 
 _LOOK_SECONDS: Final = 1.0
 _TOLD_SECONDS: Final = 10.0
 _WIDTH: Final = 100
-_COLUMNS: Final = ("slot", "partitions", "phase", "code", "owner", "batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +36,18 @@ class GroupView:
     """One group as the view shows it."""
 
     group: str
-    state: str
-    members: int
-    standbys: int
-    lag: int | None
+    seen: GroupSnapshot | None
+    managed: Managed
     rebalances: int | None
     """Recorded since the current step began."""
-    slots: tuple[tuple[str, ...], ...]
-    """Rows of `_COLUMNS`."""
 
     def sentence(self) -> str:
         """Describes the group in one line."""
-        lag = "unknown" if self.lag is None else f"{self.lag:,}"
+        seen = self.seen
+        lag = "unknown" if seen is None or seen.lag is None else f"{seen.lag:,}"
         return (
-            f"{self.group}: {self.state}, {self.members} members, {self.standbys} standby, "
+            f"{self.group}: {seen.state.value if seen else 'not on the cluster yet'}, "
+            f"{len(seen.members) if seen else 0} members, {self.managed.standby} standby, "
             f"{lag} records waiting"
         )
 
@@ -153,7 +150,7 @@ class Show:
             if self._live is None and self._clock.monotonic() - told >= _TOLD_SECONDS:
                 told = self._clock.monotonic()
                 for picture in self._pictures:
-                    if picture.members:
+                    if picture.seen is not None and picture.seen.members:
                         self._print(Text(f"{self._second()}   ({picture.sentence()})"))
 
     def _second(self) -> str:
@@ -166,7 +163,8 @@ class Show:
         head = Text.assemble(
             "\n", (self._chapter, "bold"), f"  {self._second()}  ", (self._last, "dim")
         )
-        return Group(head, *(_render_group(picture) for picture in self._pictures if picture.slots))
+        shown = (picture for picture in self._pictures if picture.managed.owned)
+        return Group(head, *(_render_group(picture) for picture in shown))
 
 
 def _in_one_line(error: Exception) -> str:
@@ -178,12 +176,8 @@ def _render_group(picture: GroupView) -> RenderableType:
     counted = (
         "" if picture.rebalances is None else f", {picture.rebalances} rebalances in this step"
     )
-    drawn = Table(box=box.SIMPLE, pad_edge=False)
-    for name in _COLUMNS:
-        drawn.add_column(name, justify="right" if name in {"slot", "batches"} else "left")
-    for slot in picture.slots:
-        drawn.add_row(*slot)
-    return Group(Text(picture.sentence() + counted), drawn)
+    rows = as_table(SLOTS, slot_rows(picture.managed), 0.0)
+    return Group(Text(picture.sentence() + counted), rows)
 
 
 # The views of the demo's groups, from a snapshot, the slots and the processes.
@@ -191,25 +185,17 @@ def _render_group(picture: GroupView) -> RenderableType:
 
 def group_views(fleet: Fleet, meter: Meter | None = None) -> tuple[GroupView, ...]:
     """Reads every declared group; `meter` counts the rebalances of the open step."""
-    snapshot = fleet.snapshot([declared.group for declared in fleet.spec.fleets])
-    found = []
-    for declared in fleet.spec.fleets:
-        group = declared.group
-        seen = snapshot.groups.get(group)
-        slots = [s for s in fleet.slots(group) if s.owner is not None]
-        standbys = sum(1 for r in fleet.reports(group) if r.phase == "standby")
-        found.append(
-            GroupView(
-                group=group,
-                state=seen.state.value if seen else "not on the cluster yet",
-                members=len(seen.members) if seen else 0,
-                standbys=standbys,
-                lag=seen.lag if seen else None,
-                rebalances=_rebalances(meter, group),
-                slots=tuple(_slot(slot, seen) for slot in slots),
-            )
+    groups = [declared.group for declared in fleet.spec.fleets]
+    seen = fleet.snapshot(groups).groups
+    return tuple(
+        GroupView(
+            group=group,
+            seen=seen.get(group),
+            managed=managed_of(fleet, group),
+            rebalances=_rebalances(meter, group),
         )
-    return tuple(found)
+        for group in groups
+    )
 
 
 def _rebalances(meter: Meter | None, group: str) -> int | None:
@@ -220,15 +206,6 @@ def _rebalances(meter: Meter | None, group: str) -> int | None:
         if step.group == group and step.counted is None:
             return meter.so_far(step).rebalances
     return None
-
-
-def _slot(slot: Slot, seen: GroupSnapshot | None) -> tuple[str, ...]:
-    owned = 0
-    for member in seen.members if seen else ():
-        if member.member_id == slot.member_id or member.instance_id == slot.instance_id():
-            owned = len(member.partitions)
-    cells = (slot.phase.value, (slot.revision or "")[:6], slot.owner or "", str(slot.batches))
-    return str(slot.number), "■" * owned, *cells
 
 
 # The demo's guarantees and what was recorded: the coordinator's numbers, rows in the journal and

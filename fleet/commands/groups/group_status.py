@@ -207,7 +207,7 @@ def statuses(
     declared = {spec.group for spec in fleet.spec.fleets}
     wanted = list(dict.fromkeys(names)) or sorted(declared | set(snapshot.groups))
     kept = {
-        name: _managed(fleet, name) for name in wanted if name in declared and pauses is not None
+        name: managed_of(fleet, name) for name in wanted if name in declared and pauses is not None
     }
     return [
         GroupStatus(
@@ -257,7 +257,8 @@ def how_it_fails(worker: WorkerProcess) -> str:
     return f"{what}: {worker.exit_reason or 'unknown reason'}"
 
 
-def _managed(fleet: "Fleet", name: str) -> Managed:
+def managed_of(fleet: "Fleet", name: str) -> Managed:
+    """Reads what Fleet stores of a declared group."""
     spec = fleet.group(name)
     return Managed(
         mode=fleet.spec.mode_of(spec),
