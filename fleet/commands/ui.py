@@ -188,75 +188,6 @@ class ClusterView:
         return (*self.snapshot.problems[:3], *(() if self.recent.known else (unknown,)))
 
 
-class Refresher(Closing):
-    """Reads one cluster, from one thread."""
-
-    def __init__(self, fleet: "Fleet", *, apart: float = 0.0) -> None:
-        self._fleet = fleet
-        self._apart = apart
-        self._watch = StormWatch()
-        self._before: Snapshot | None = None
-        self._changes: dict[str, tuple[Change, ...]] = {}
-        self._why = ""
-        """Why `tail` is None."""
-        self.tail: Tail | None = None
-        """Live view of the offsets topic; None if it cannot be read."""
-        self.reaches: float | None = None
-        """Time from which it is read; None: from its beginning."""
-
-    def close(self) -> None:
-        """Stops reading the offsets topic."""
-        if self.tail is not None:
-            self.tail.close()
-
-    def refresh(self) -> ClusterView:
-        """Reads the cluster once. Raises Unreachable."""
-        snapshot = self._fleet.snapshot()
-        self._read()
-        pauses, problem = self._fleet.pauses_or_reason()
-        if problem is None:
-            declared = [fleet.group for fleet in self._fleet.spec.fleets]
-            self._changes = changes_now(self._fleet.changes, declared, self._changes)
-        else:
-            snapshot = replace(snapshot, problems=(problem, *snapshot.problems))
-        before, self._before = self._before, snapshot
-        changes, recent, tail = self._changes, self._recent(), self.tail
-        view = ClusterView(
-            snapshot=snapshot, before=before, recent=recent, changes=changes, pauses=pauses
-        )
-        if tail is None or not recent.known:
-            return view
-        now, spec = self._fleet.clock.now(), self._fleet.spec
-        self._watch = self._watch.refresh(spec, tail.rebalances(), now=now, changes=changes)
-        generations = {group: each.generation for group, each in tail.summaries().items()}
-        return replace(view, storms=self._watch.storms, generations=generations)
-
-    def _read(self) -> None:
-        """Starts to read the offsets topic, unless it has."""
-        if self.tail is None:
-            try:
-                self.reaches = find_start(self._fleet)
-                names = self._fleet.topic_ids()
-                self.tail = open_tail(self._fleet, since=self.reaches, keep=DAY, names=names)
-            except FleetError as error:
-                self._why = str(error)
-
-    def _recent(self) -> Recent:
-        tail = self.tail
-        if tail is None:
-            return Recent(kind="none", sentence=self._why)
-        now, age = self._fleet.clock.now(), tail.age()
-        if age is None or age > _OLD:
-            read = f"__consumer_offsets: {tail.records:,} records read so far"
-            late = read if age is None else f"__consumer_offsets was read {duration(age)} ago"
-            return Recent(kind="none", sentence=tail.problem or late)
-        found = tail.rebalances(since=now - DAY)
-        sentence = "rebalances from __consumer_offsets"
-        if age > 2 * max(self._apart, 2.0):
-            sentence += f", as of {duration(age)} ago"
-        return make_recent(found, kind="log", sentence=sentence, now=now)
-
-
 def changes_now(
     read: Callable[[str, int], tuple[Change, ...]],
     groups: Iterable[str],
@@ -318,7 +249,15 @@ class Watch(Closing):
 
     def __init__(self, fleet: "Fleet", *, every: float) -> None:
         self._fleet, self._every = fleet, every
-        self._refresher = Refresher(fleet, apart=every)
+        self._storms = StormWatch()
+        self._before: Snapshot | None = None
+        self._changes: dict[str, tuple[Change, ...]] = {}
+        self._tail: Tail | None = None
+        """Live view of the offsets topic; None if it cannot be read."""
+        self._why = ""
+        """Why it cannot."""
+        self._reaches: float | None = None
+        """Time from which it is read; None: from its beginning."""
         self._times = BusyTimes()
         self._asked_at = fleet.clock.monotonic()
         self._latest = Latest()
@@ -346,7 +285,8 @@ class Watch(Closing):
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=_GOODBYE)
-        self._refresher.close()
+        if self._tail is not None:
+            self._tail.close()
 
     def _run(self) -> None:
         now = self._fleet.clock.monotonic
@@ -371,9 +311,9 @@ class Watch(Closing):
             self._latest = replace(known, problem=str(error), since=since)
 
     def _take(self) -> PageState:
-        fleet, view, tail = self._fleet, self._refresher.refresh(), self._refresher.tail
+        fleet, view, tail = self._fleet, self._view(), self._tail
         if tail is not None and view.recent.known:
-            past = replace(view.recent, commits=tail.commits(), reaches=self._refresher.reaches)
+            past = replace(view.recent, commits=tail.commits(), reaches=self._reaches)
             view = replace(view, recent=past)
         found = statuses(
             fleet, view.snapshot, view.recent, storm=view.storms.get, pauses=view.pauses
@@ -390,6 +330,52 @@ class Watch(Closing):
             past=None if tail is None or not view.recent.known else _past(tail, fleet.clock.now()),
         )
         return made.with_overview()
+
+    def _view(self) -> ClusterView:
+        snapshot = self._fleet.snapshot()
+        self._read()
+        pauses, problem = self._fleet.pauses_or_reason()
+        if problem is None:
+            declared = [fleet.group for fleet in self._fleet.spec.fleets]
+            self._changes = changes_now(self._fleet.changes, declared, self._changes)
+        else:
+            snapshot = replace(snapshot, problems=(problem, *snapshot.problems))
+        before, self._before = self._before, snapshot
+        changes, recent, tail = self._changes, self._recent(), self._tail
+        view = ClusterView(
+            snapshot=snapshot, before=before, recent=recent, changes=changes, pauses=pauses
+        )
+        if tail is None or not recent.known:
+            return view
+        now, spec = self._fleet.clock.now(), self._fleet.spec
+        self._storms = self._storms.refresh(spec, tail.rebalances(), now=now, changes=changes)
+        generations = {group: each.generation for group, each in tail.summaries().items()}
+        return replace(view, storms=self._storms.storms, generations=generations)
+
+    def _read(self) -> None:
+        """Starts to read the offsets topic, unless it has."""
+        if self._tail is None:
+            try:
+                self._reaches = find_start(self._fleet)
+                names = self._fleet.topic_ids()
+                self._tail = open_tail(self._fleet, since=self._reaches, keep=DAY, names=names)
+            except FleetError as error:
+                self._why = str(error)
+
+    def _recent(self) -> Recent:
+        tail = self._tail
+        if tail is None:
+            return Recent(kind="none", sentence=self._why)
+        now, age = self._fleet.clock.now(), tail.age()
+        if age is None or age > _OLD:
+            read = f"__consumer_offsets: {tail.records:,} records read so far"
+            late = read if age is None else f"__consumer_offsets was read {duration(age)} ago"
+            return Recent(kind="none", sentence=tail.problem or late)
+        found = tail.rebalances(since=now - DAY)
+        sentence = "rebalances from __consumer_offsets"
+        if age > 2 * max(self._every, 2.0):
+            sentence += f", as of {duration(age)} ago"
+        return make_recent(found, kind="log", sentence=sentence, now=now)
 
     def _load(self, status: GroupStatus) -> Load:
         slots = status.managed.slots if status.managed else ()

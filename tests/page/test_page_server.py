@@ -15,7 +15,7 @@ import pytest
 
 from fleet import cli
 from fleet.clock import ManualClock
-from fleet.commands.ui import ClusterView, Refresher, live_rows
+from fleet.commands.ui import ClusterView, Watch, live_rows
 from fleet.log.readers.log_view import LogView, all_groups
 from fleet.manager.past import Recent, make_recent
 from fleet.model import GroupState, LagCase
@@ -208,14 +208,14 @@ class Stopped(LogView):
 def test_a_reading_that_stopped_tells_nothing_of_now():
     """No count, no storm, no end of one: the sentence says why."""
     clock = ManualClock(1_000_000.0)
-    refresher = Refresher.__new__(Refresher)
-    refresher._fleet, refresher._apart = SimpleNamespace(clock=clock), 2.0
-    refresher.tail = Stopped(cluster="c", clock=clock, groups=all_groups, keep=60.0, most=9)
-    told = refresher._recent()
+    watch = Watch.__new__(Watch)
+    watch._fleet, watch._every = SimpleNamespace(clock=clock), 2.0
+    watch._tail = Stopped(cluster="c", clock=clock, groups=all_groups, keep=60.0, most=9)
+    told = watch._recent()
     assert (told.kind, told.known, told.per_hour("g")) == ("none", False, None)
     assert told.sentence == Stopped.problem
     Stopped.problem = None
-    assert refresher._recent().sentence == "__consumer_offsets was read 3 h ago"
+    assert watch._recent().sentence == "__consumer_offsets was read 3 h ago"
 
 
 @pytest.mark.parametrize("header", ["Content-Length: 40", "Transfer-Encoding: chunked"])
