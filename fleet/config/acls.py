@@ -185,18 +185,3 @@ def allows(operations: Iterable[str], wanted: str) -> bool:
     """Tells whether one of the allowed operations is the wanted one, or implies it."""
     allowed = set(operations)
     return bool(allowed & {wanted, "All"}) or wanted in {_IMPLIES.get(each) for each in allowed}
-
-
-def markdown() -> str:
-    """Returns the table of the docs."""
-    lines = ["| part | resource | operation | for | without it |", "|---|---|---|---|---|"]
-    shown: set[Acl] = set()
-    for part, acls in TABLE.items():
-        new = [acl for acl in acls if part == "worker" or acl not in shown]
-        shown.update(acls)
-        for acl in new:
-            name = acl.name if acl.name.startswith("{") else f"`{acl.name}`"
-            lines.append(
-                f"| {part} | {acl.resource} {name} | {acl.operation} | {acl.why} | {acl.without} |"
-            )
-    return "\n".join(lines)

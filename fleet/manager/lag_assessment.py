@@ -60,15 +60,15 @@ _FIGURES: Final = tuple(_CASE[case] for case in (LagCase.OK, LagCase.NOTHING, La
 _GRACE: Final = Grace()
 
 
-def worst_lag_status(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, LagStatus]:
+def worst_lag_status(seen: Snapshot) -> dict[str, LagStatus]:
     """Returns the lag status of each existing group, without sentences."""
-    return _of_groups(seen, _compute_codes(seen, grace), grace)
+    return _of_groups(seen, _compute_codes(seen))
 
 
-def lag_statuses(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupLagStatus]:
+def lag_statuses(seen: Snapshot) -> dict[str, GroupLagStatus]:
     """Returns the lag status of each existing group with its reason."""
-    codes = _compute_codes(seen, grace)
-    worst, commits = _of_groups(seen, codes, grace), seen.commits
+    codes = _compute_codes(seen)
+    worst, commits = _of_groups(seen, codes), seen.commits
     totals = dict(zip(commits.groups, np.bincount(commits.group).tolist(), strict=False))
     worse: dict[str, list[PartitionLagStatus]] = {}
     rows = np.flatnonzero(codes < _OK)
@@ -78,73 +78,73 @@ def lag_statuses(seen: Snapshot, grace: Grace = _GRACE) -> dict[str, GroupLagSta
         status = _BY_CODE[codes[row]]
         said = PartitionLagStatus(tp=tp, status=status, sentence=_sentence(seen, row, tp, status))
         worse.setdefault(commits.groups[commits.group[row]], []).append(said)
-    cooldown = _Cooldown(seen, codes, grace)
+    cooldown = _Cooldown(seen, codes)
     return {
         group: _grouped(group, status, totals.get(group, 0), worse.get(group, []), cooldown)
         for group, status in worst.items()
     }
 
 
-def find_still_rows(seen: Snapshot, grace: Grace = _GRACE) -> Longs:
+def find_still_rows(seen: Snapshot) -> Longs:
     """Finds rows whose waiting records must be read; none that is abandoned.
 
     First come rows that seem to stand still, newest first, then ends that may be a marker.
     """
     empty = [group for group, facts in seen.facts.items() if facts.state is GroupState.EMPTY]
-    old = _since(seen.commits.at, seen.at) >= grace.abandoned
-    asked = find_late_rows(seen, grace) & (seen.lag.case == _CASE[LagCase.OK])
+    old = _since(seen.commits.at, seen.at) >= _GRACE.abandoned
+    asked = find_late_rows(seen) & (seen.lag.case == _CASE[LagCase.OK])
     rows = np.flatnonzero(asked & ~(old & seen.commits.of_groups(empty)))
-    codes = _compute_codes(seen.where(rows), grace)
+    codes = _compute_codes(seen.where(rows))
     still = rows[(codes == _CODE[LagStatus.STOP]) | (codes == _CODE[LagStatus.STALL])]
     newest = still[np.argsort(-seen.commits.moved[still], kind="stable")]
     lag = seen.lag
-    few = (lag.records > 0) & (lag.records <= grace.allowed) & (lag.waited >= grace.least)
+    few = (lag.records > 0) & (lag.records <= _GRACE.allowed) & (lag.waited >= _GRACE.least)
     found: Longs = np.concatenate([newest, np.flatnonzero(few)])
     return found
 
 
-def find_late_rows(seen: Snapshot, grace: Grace = _GRACE) -> Rows:
+def find_late_rows(seen: Snapshot) -> Rows:
     """Finds rows with records that are older than the least grace period."""
     lag = seen.lag
-    found: Rows = (lag.records > grace.allowed) & (lag.waited >= grace.least)
+    found: Rows = (lag.records > _GRACE.allowed) & (lag.waited >= _GRACE.least)
     return found | _beyond(lag)
 
 
 # --- the rules ------------------------------------------------------------------------------
 
 
-def _compute_codes(seen: Snapshot, grace: Grace) -> Codes:
+def _compute_codes(seen: Snapshot) -> Codes:
     """Returns the code of the lag status of each row."""
     found = np.empty(len(seen.commits), dtype=np.int8)
     cooldown, moving = _settled(seen)
     for place, rows in zip(portions(len(found)), seen.portions(), strict=True):
         which = rows.commits.group
-        found[place] = _codes(rows, cooldown[which], moving[which], grace)
+        found[place] = _codes(rows, cooldown[which], moving[which])
     return found
 
 
-def _codes(seen: Snapshot, cooldown: Floats, moving: Rows, grace: Grace) -> Longs:
+def _codes(seen: Snapshot, cooldown: Floats, moving: Rows) -> Longs:
     """Applies the first matching rule to each row; `cooldown` and `moving` are of its group.
 
     Silence counts from the last rebalance at the earliest.
     """
     commits, lag, now = seen.commits, seen.lag, seen.at
     gap = np.where(commits.gap == NONE, 0.0, commits.gap / 1000)
-    enough = np.minimum(np.maximum(grace.least, grace.gaps * gap), grace.most)
+    enough = np.minimum(np.maximum(_GRACE.least, _GRACE.gaps * gap), _GRACE.most)
     fell = (commits.peak != NONE) & (commits.peak > commits.committed)
     silent = np.minimum(_since(commits.at, now), cooldown)
     rules = (
         (lag.case == _CASE[LagCase.BELOW_START], LagStatus.LOSS),
         (_beyond(lag) & ~moving & (silent >= enough), LagStatus.STOP),
         (~np.isin(lag.case, _FIGURES) | (lag.records == NONE), LagStatus.UNSCORED),
-        (lag.records <= grace.allowed, LagStatus.OK),
-        (fell & (_since(commits.fell, now) < grace.rewound), LagStatus.REWIND),
+        (lag.records <= _GRACE.allowed, LagStatus.OK),
+        (fell & (_since(commits.fell, now) < _GRACE.rewound), LagStatus.REWIND),
         (moving | ~(lag.waited >= enough), LagStatus.OK),
         (lag.case == _CASE[LagCase.HELD], LagStatus.HELD),
         (silent >= enough, LagStatus.STOP),
         (np.minimum(_since(commits.moved, now), cooldown) >= enough, LagStatus.STALL),
         (
-            (seen.over > 0) & (seen.gained > np.maximum(grace.slower * seen.over, gap)),
+            (seen.over > 0) & (seen.gained > np.maximum(_GRACE.slower * seen.over, gap)),
             LagStatus.WARN,
         ),
     )
@@ -177,14 +177,14 @@ def _since(ms: Longs, now: float) -> Floats:
     return np.where(ms == NONE, 0.0, np.maximum(0.0, now - ms / 1000))
 
 
-def _of_groups(seen: Snapshot, codes: Codes, grace: Grace) -> dict[str, LagStatus]:
+def _of_groups(seen: Snapshot, codes: Codes) -> dict[str, LagStatus]:
     """Returns the worst lag status of each existing group, or ABANDONED."""
     names = seen.commits.groups
     worst = np.full(len(names), _CODE[LagStatus.UNSCORED], dtype=np.int8)
     np.minimum.at(worst, seen.commits.group, codes)
     bad = np.flatnonzero(codes < _OK)
     at = seen.commits.at[bad]
-    old = (at != NONE) & (_since(at, seen.at) >= grace.abandoned)
+    old = (at != NONE) & (_since(at, seen.at) >= _GRACE.abandoned)
     lately = np.zeros(len(names), dtype=np.bool_)
     lately[seen.commits.group[bad[~old]]] = True
     place = {group: index for index, group in enumerate(names)}
@@ -239,11 +239,11 @@ def _sentence(seen: Snapshot, row: int, tp: TopicPartition, status: LagStatus) -
 class _Cooldown:
     """Describes groups without a bad status."""
 
-    def __init__(self, seen: Snapshot, codes: Codes, grace: Grace) -> None:
+    def __init__(self, seen: Snapshot, codes: Codes) -> None:
         self._seen = seen
         commits, size = seen.commits, len(seen.commits.groups)
         place = {group: index for index, group in enumerate(commits.groups)}
-        waits = (codes == _OK) & (seen.lag.records > grace.allowed)
+        waits = (codes == _OK) & (seen.lag.records > _GRACE.allowed)
         sums = np.bincount(commits.group[waits], seen.lag.records[waits], minlength=size)
         self._waiting = {group: int(sums[index]) for group, index in place.items()}
         self._cases: dict[str, set[str]] = {}

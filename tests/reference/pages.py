@@ -265,7 +265,18 @@ def json_page() -> str:
 
 def acls_page() -> str:
     """docs/reference/acls.md."""
-    return _filled("acls", acls.markdown() + "\n")
+    rows = ["| part | resource | operation | for | without it |", "|---|---|---|---|---|"]
+    shown: set[acls.Acl] = set()
+    for part, needed in acls.TABLE.items():
+        for acl in needed:
+            if part == "worker" or acl not in shown:
+                name = acl.name if acl.name.startswith("{") else f"`{acl.name}`"
+                rows.append(
+                    f"| {part} | {acl.resource} {name} | {acl.operation} | {acl.why} "
+                    f"| {acl.without} |"
+                )
+        shown.update(needed)
+    return _filled("acls", "\n".join(rows) + "\n")
 
 
 def _filled(name: str, table: str) -> str:
