@@ -7,9 +7,9 @@ of an unfinished change waits one lease at most.
 
 import json
 import os
+import platform
 import shutil
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fleet.slots import Slot
 
 
-_LEAST_PYTHON: Final = (3, 11)
 _LEAST_BYTES: Final = 500_000_000
 _COMFORT_BYTES: Final = 3_000_000_000
 
@@ -50,19 +49,10 @@ def guarded(check: str, examine: Check) -> list[Finding]:
     return found
 
 
-def python() -> Iterator[Finding]:
-    """Checks that the interpreter is new enough."""
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    if sys.version_info[:2] >= _LEAST_PYTHON:
-        yield ok("python", f"Python {version}")
-    else:
-        yield fail("python", f"Python {version}", "Fleet needs Python 3.11 or newer")
-
-
-def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def java(*, needed: bool) -> Iterator[Finding]:
     """Checks Java 17 or newer, which Spark and the embedded broker need."""
     try:
-        yield ok("java", f"Java at {find_java(environ)}")
+        yield ok("java", f"Java at {find_java(os.environ)}")
     except FleetError as error:
         if needed:
             raise
@@ -71,12 +61,12 @@ def java(*, needed: bool, environ: Mapping[str, str] = os.environ) -> Iterator[F
         )
 
 
-def jars(*, embedded: bool, environ: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def jars(*, embedded: bool) -> Iterator[Finding]:
     """Checks that the embedded broker's jars exist, or can be fetched at its first start."""
     if not embedded:
         yield ok("jars", "not needed: the cluster is not the embedded one")
         return
-    named = environ.get("FLEET_KAFKA_LIBS")
+    named = os.environ.get("FLEET_KAFKA_LIBS")
     libs = Path(named) if named else cache_home() / f"kafka-{KAFKA}"
     if named:
         found = sorted(libs.glob("kafka_2.13-*.jar"))
@@ -167,7 +157,10 @@ def examine(invocation: Invocation) -> list[Finding]:
     """Returns all findings, machine first; the cluster only if the file loads."""
     path = invocation.path()
     needed = _runs_here(path)
-    found = guarded("python", python) + guarded("java", lambda: java(needed=needed))
+    found = [
+        ok("python", f"Python {platform.python_version()}"),
+        *guarded("java", lambda: java(needed=needed)),
+    ]
     found += guarded("home", home) + guarded("disk", lambda: disk(fleet_home()))
     found += guarded("packages", lambda: packages(needed=needed))
     if not path.is_file():

@@ -15,10 +15,9 @@ import json
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,13 +31,15 @@ from fleet.history.retention import tidy
 from fleet.history.tables import EVENTS, DataFile, LeaderEpochStart, State, Writer, decoded, row_of
 from fleet.kafka_source.pieces import LogBounds, OffsetRange
 from fleet.lag.gap import is_early, usual_gap
-from fleet.lag.snapshot import Logs
 from fleet.log.record_columns import LED
 from fleet.log.records import Record, Undecoded, decode
 from fleet.log.replay.causes import Replay
 from fleet.model import TopicPartition
 from fleet.model.rebalances import Rebalance
 from fleet.model.sessions import SessionAtRemoval
+
+if TYPE_CHECKING:
+    from fleet.manager.history_session import ClusterLog
 
 BATCH: Final = 2_000_000
 """Offsets of one batch."""
@@ -52,41 +53,6 @@ _COMMIT: Final = (*_PLAIN, "commits", "first_timestamp", "previous_timestamp")
 _NO_RECORD: Final = -1
 _GONE: Final = re.compile(r"offsets (\d+) to (\d+) are gone")
 """A row that stands for what the reader missed (fleet.history.source)."""
-
-
-class OffsetsLog(Protocol):
-    """The offsets topic and the topics that groups read, as the job needs them."""
-
-    def bounds(self) -> Mapping[int, LogBounds]:
-        """Per partition of the topic; {} while there is none."""
-        ...
-
-    def digest(
-        self,
-        ranges: Sequence[OffsetRange],
-        *,
-        led: Mapping[int, int],
-        since: Mapping[int, int],
-        **where: str,
-    ) -> pa.Table:
-        """Has the commits of the ranges written; RETURNED of the tasks (fleet.history.digest).
-
-        `led`: leader epochs as known before, so that others are told; `since`: offsets from which
-        on it is told what is missing; `where`: the place and the cluster of a Task.
-        """
-        ...
-
-    def bounded(self, offsets: int) -> AbstractContextManager[None]:
-        """What Spark does in it for so many offsets ends in time, or Unreachable is raised."""
-        ...
-
-    def names(self, ids: Collection[str]) -> Mapping[str, str]:
-        """Names of topics by id, of those that can be told."""
-        ...
-
-    def ends(self, tps: Collection[TopicPartition]) -> Logs:
-        """Logs of these partitions now, and before."""
-        ...
 
 
 @dataclass(slots=True)
@@ -124,7 +90,7 @@ class Recorder:
     def __init__(
         self,
         writer: Writer,
-        log: OffsetsLog,
+        log: "ClusterLog",
         *,
         say: Callable[[str], None],
         batch: int = BATCH,

@@ -59,7 +59,7 @@ def open_writer(fleet: "Fleet") -> Writer:
 
 
 class ClusterLog:
-    """Reads the offsets topic through Spark and topics through the observer (`OffsetsLog`)."""
+    """Reads the offsets topic through Spark and topics through the observer."""
 
     def __init__(self, fleet: "Fleet", spark: "LazySpark") -> None:
         self._fleet = fleet
@@ -67,7 +67,7 @@ class ClusterLog:
         self._names: dict[str, str] = {}
 
     def bounds(self) -> Mapping[int, LogBounds]:
-        """Returns the bounds of the offsets topic. Raises Unreadable."""
+        """Returns the bounds of the offsets topic; {} without one. Raises Unreadable."""
         return self._fleet.offsets_bounds()
 
     def digest(
@@ -78,7 +78,11 @@ class ClusterLog:
         since: Mapping[int, int],
         **where: str,
     ) -> "pa.Table":
-        """Digests ranges by Spark tasks; `events` also has the starts of leader epochs."""
+        """Writes the commits of the ranges by Spark tasks; returns RETURNED of each task.
+
+        led: known leader epochs; others are told in `events`. since: offsets from which missing
+        ones are told. where: place and cluster of a Task.
+        """
         fleet, history = self._fleet, self._fleet.spec.history
         session = self._spark.get()
         return digest_ranges(
@@ -100,7 +104,7 @@ class ClusterLog:
         )
 
     def bounded(self, offsets: int) -> AbstractContextManager[None]:
-        """Limits a block by `history.batch_timeout`."""
+        """Limits a block by `history.batch_timeout`; raises Unreachable at its end."""
         return self._spark.bounded(offsets)
 
     def names(self, ids: Collection[str]) -> Mapping[str, str]:
