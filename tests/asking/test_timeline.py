@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fleet.model.rebalances import Cause, Confidence, TimeSource
-from fleet.report.timeline import Bar, Span, choose_labels, extent, lay_out, ticks
+from fleet.report.timeline import Span, extent, lay_out, ticks
 from fleet.report.timeline_html import LETTERS, as_html, as_svg
 from fleet.report.wording import sentence
 from tests.asking.worlds import START, membership, partitions, rebalance
@@ -42,57 +42,77 @@ def texts(line):
     ]
 
 
-def test_a_lane_tells_how_many_partitions_were_owned_when():
-    """A bar lasts until the number changes; the last one up to the end."""
-    line = picture(
-        [rebalance(1, 10), rebalance(2, 40)],
-        [
-            membership("joined", "orders-0", 10, 4),
-            membership("joined", "orders-1", 40, 2),
-            membership("owns", "orders-0", 40, 2),
-            membership("left", "orders-1", 70),
-        ],
-    )
-    assert [lane.label for lane in line.lanes] == ["orders-0", "orders-1"]
-    assert bars(line.lanes[0]) == [(10, 40, 4), (40, 100, 2)]
-    assert bars(line.lanes[1]) == [(40, 70, 2)]
-    assert line.most_owned == 4
+def dynamic(event, member, client, at, owned=0):
+    """A row of a member without an instance id."""
+    return membership(event, member, at, owned, instance_id=None, client_id=client)
 
 
-def test_what_was_owned_before_the_picture_begins_is_drawn_from_its_edge():
-    """Rows before `since` are the state at `since`; who left before it has no lane."""
-    line = picture(
-        [rebalance(1, 10), rebalance(5, 60)],
-        [
-            membership("joined", "orders-0", 10, 4),
-            membership("joined", "orders-1", 11, 4),
-            membership("left", "orders-1", 20),
-        ],
-        since=50,
-    )
-    assert [bars(lane) for lane in line.lanes] == [[(50, 100, 4)]]
-    assert [mark.number for mark in line.marks] == [5]
-    assert line.before == 1
-
-
-def test_a_member_that_returns_has_a_gap_in_its_lane():
-    """The same instance id is the same lane."""
-    line = picture(
-        [rebalance(1, 10)],
-        [
-            membership("joined", "orders-0", 10, 4),
-            membership("left", "orders-0", 20),
-            membership("joined", "orders-0", 50, 4),
-        ],
-    )
-    (lane,) = line.lanes
-    assert bars(lane) == [(10, 20, 4), (50, 100, 4)]
-
-
-def test_an_idle_member_has_a_bar_of_none():
-    """A member without partitions is there, and owns nothing."""
-    line = picture([rebalance(1, 10)], [membership("joined", "orders-0", 10, 0)])
-    assert bars(line.lanes[0]) == [(10, 100, 0)]
+@pytest.mark.parametrize(
+    ("rows", "lanes"),
+    [
+        pytest.param(
+            [
+                membership("joined", "orders-0", 10, 4),
+                membership("joined", "orders-1", 40, 2),
+                membership("owns", "orders-0", 40, 2),
+                membership("left", "orders-1", 70),
+            ],
+            {"orders-0": [(10, 40, 4), (40, 100, 2)], "orders-1": [(40, 70, 2)]},
+            id="a bar lasts until the number changes",
+        ),
+        pytest.param(
+            [
+                membership("joined", "orders-0", 10, 2),
+                membership("owns", "orders-0", 30, owned=partitions(2, first=2)),
+            ],
+            {"orders-0": [(10, 100, 2)]},
+            id="other partitions are no new bar",
+        ),
+        pytest.param(
+            [
+                membership("joined", "orders-0", -10, 0),
+                membership("joined", "orders-1", -9, 4),
+                membership("left", "orders-1", -5),
+            ],
+            {"orders-0": [(0, 100, 0)]},
+            id="from the edge, if idle too; who left before it has no lane",
+        ),
+        pytest.param(
+            [
+                membership("joined", "orders-0", 10, 4),
+                membership("left", "orders-0", 20),
+                membership("joined", "orders-0", 50, 4),
+            ],
+            {"orders-0": [(10, 20, 4), (50, 100, 4)]},
+            id="a member that returns has a gap",
+        ),
+        pytest.param(
+            [
+                dynamic("joined", "steady-1", "steady", 5, 4),
+                dynamic("joined", "flaky-0", "flaky", 10, 2),
+                dynamic("left", "flaky-0", "flaky", 15),
+                dynamic("joined", "flaky-1", "flaky", 20, 2),
+            ],
+            {"steady-1": [(5, 100, 4)], "flaky (2 in turn)": [(10, 15, 2), (20, 100, 2)]},
+            id="stays of a client that never meet share a lane",
+        ),
+        pytest.param(
+            [dynamic("joined", f"rdkafka-{n}", "rdkafka", 10, 2) for n in range(2)],
+            {f"rdkafka-{n}": [(10, 100, 2)] for n in range(2)},
+            id="those that meet do not",
+        ),
+        pytest.param(
+            [membership("joined", f"orders-{n}", 10, 1) for n in (10, 2, 0)],
+            {f"orders-{n}": [(10, 100, 1)] for n in (0, 2, 10)},
+            id="in the order of their numbers",
+        ),
+    ],
+)
+def test_a_lane_tells_how_many_partitions_a_member_owned_when(rows, lanes):
+    """From second to second, in this order of lanes."""
+    line = picture([rebalance(1, -20), rebalance(2, 40)], rows)
+    assert [(lane.label, bars(lane)) for lane in line.lanes] == list(lanes.items())
+    assert ([mark.number for mark in line.marks], line.before) == ([2], 1)
 
 
 def test_a_replaced_static_member_is_marked_and_goes_on():
@@ -152,37 +172,6 @@ def test_a_rebalance_whose_beginning_is_not_known_pauses_nobody():
     assert "all durations unknown" in texts(line)
 
 
-def dynamic(event, member, client, at, owned=0):
-    """A row of a member without an instance id."""
-    return membership(event, member, at, owned, instance_id=None, client_id=client)
-
-
-def test_stays_of_a_client_that_never_meet_share_a_lane():
-    """A member that starts again and again is one lane, however many ids it had."""
-    rows = [dynamic("joined", "steady-1", "steady", 5, 4)]
-    for n in range(5):
-        rows.append(dynamic("joined", f"flaky-{n}", "flaky", 10 + n * 10, 2))
-        rows.append(dynamic("left", f"flaky-{n}", "flaky", 15 + n * 10))
-    line = picture([rebalance(1, 5)], rows)
-    assert [lane.label for lane in line.lanes] == ["steady-1", "flaky (5 in turn)"]
-    assert len(line.lanes[1].bars) == 5
-    assert len(line.lanes[1].members) == 5
-
-
-def test_members_of_one_client_id_that_meet_have_lanes_of_their_own():
-    """`rdkafka` is everybody's client id."""
-    rows = [dynamic("joined", f"rdkafka-{n}", "rdkafka", 10 + n, 2) for n in range(3)]
-    line = picture([rebalance(1, 10)], rows)
-    assert [lane.label for lane in line.lanes] == ["rdkafka-0", "rdkafka-1", "rdkafka-2"]
-
-
-def test_static_lanes_are_in_the_order_of_their_numbers():
-    """orders-10 comes after orders-2."""
-    rows = [membership("joined", f"orders-{n}", 10, 1) for n in (10, 2, 0)]
-    line = picture([rebalance(1, 10)], rows)
-    assert [lane.label for lane in line.lanes] == ["orders-0", "orders-2", "orders-10"]
-
-
 def test_lanes_beyond_the_most_are_counted():
     """Those that owned most stay, in their order."""
     rows = [membership("joined", f"orders-{n}", 10, n) for n in range(8)]
@@ -215,12 +204,6 @@ def test_storms_are_shaded_as_far_as_the_picture_goes():
     assert any(s.get("class") == "storm" and len(s) for s in shapes(line, "rect"))
 
 
-def test_two_groups_are_no_timeline():
-    """One picture, one group."""
-    with pytest.raises(ValueError, match="shows one group"):
-        picture([rebalance(1, 10), rebalance(1, 10, group="payments")])
-
-
 @pytest.mark.parametrize("span", [0.4, 7, 60, 3600, 86400, 30 * 86400, 400 * 86400])
 def test_ticks_are_few_and_inside(span):
     """Whatever the span, a handful of labels, the first with its date."""
@@ -240,11 +223,6 @@ def test_the_extent_shows_all_rebalances_and_the_present_where_it_is_near():
     assert START + 100 < far.end < START + 110
     alone = extent([rebalance(1, 0)], now=START + 9_999)
     assert alone.start < START < alone.end
-
-
-def test_labels_keep_their_distance():
-    """The first that fits is chosen."""
-    assert choose_labels([0, 5, 17, 20, 40], 17) == [True, False, True, False, True]
 
 
 def busy(members=12, rounds=60):
@@ -320,13 +298,3 @@ def test_all_shapes_stay_on_the_paper(members, rounds):
     for words in shapes(line, "text"):
         assert 0 <= float(words.attrib["x"]) <= width
         assert 0 <= float(words.attrib["y"]) <= height
-
-
-def test_bars_of_equal_numbers_are_one():
-    """What was moved for as many others is no new bar."""
-    rows = [
-        membership("joined", "orders-0", 10, 2),
-        membership("owns", "orders-0", 30, owned=partitions(2, first=2)),
-    ]
-    line = picture([rebalance(1, 10)], rows)
-    assert line.lanes[0].bars == (Bar(START + 10, START + 100, 2),)

@@ -29,24 +29,6 @@ def looked(
     return starts
 
 
-def test_a_long_round_began_between_two_looks() -> None:
-    found = looked((10.4, 17.0)).of("g", after=3.0, ended=17.0)
-    assert found == StartBounds(10.0, 11.02)
-    assert abs(found.known(17.0) - 10.4) < 0.6
-
-
-def test_a_round_that_no_look_fell_into_began_after_the_last_one() -> None:
-    found = looked((10.2, 10.7)).of("g", after=3.0, ended=10.7)
-    assert found == StartBounds(10.0, 10.7)
-    assert found.known(10.7) == 10.35
-
-
-def test_a_round_right_after_another_began_after_its_record() -> None:
-    starts = looked((10.4, 13.5), (13.6, 20.0))
-    assert starts.of("g", after=3.0, ended=13.5) == StartBounds(10.0, 11.02)
-    assert starts.of("g", after=13.5, ended=20.0) == StartBounds(13.5, 14.02)
-
-
 def test_a_broker_that_was_silent_widens_the_bounds_until_nothing_is_known() -> None:
     starts = looked((10.4, 17.0), missed=(8.0, 14.0))
     found = starts.of("g", after=None, ended=17.0)
