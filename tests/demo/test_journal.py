@@ -24,23 +24,6 @@ def entry(first: int, end: int, at: float) -> JournalEntry:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("given", "made"),
-    [
-        pytest.param([], [], id="none"),
-        pytest.param([7], [(7, 1, 1)], id="one"),
-        pytest.param([3, 15, 27, 39], [(3, 4, 12)], id="every twelfth"),
-        pytest.param([27, 3, 39, 15], [(3, 4, 12)], id="in any order"),
-        pytest.param([3, 15, 39, 51, 63], [(3, 2, 12), (39, 3, 12)], id="one is missing"),
-        pytest.param([0, 1, 2, 2], [(0, 3, 1), (2, 1, 1)], id="one twice"),
-        pytest.param([5, 5], [(5, 2, 0)], id="one alone twice"),
-    ],
-)
-def test_numbers_in_runs(given, made):
-    """Equal steps are one run, and nothing is left out or made one."""
-    assert list(runs(given)) == made
-
-
 def test_runs_hold_every_number():
     """Whatever the numbers are, repeated ones too."""
     draw = random.Random(1)

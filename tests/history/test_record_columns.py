@@ -118,25 +118,6 @@ def test_golden_vectors():
     assert rows[4]["value"] == bytes.fromhex(JOINED[1])
 
 
-def test_unknown_types_and_versions_are_counted_and_kept():
-    """Type, version and bytes are there, with the reason; the rows around them are read."""
-    good: Pair = (record_key(1, "g", "t", 0), making.commit(4, committed=5))
-    newer: Pair = (record_key(1, "g", "t", 1), b"\0\x09" + b"x" * 40)
-    other: Pair = (b"\0\x63\0\x01g", b"\0\0abc")
-    rows = agree([good, newer, good, other, (None, None), good])
-    assert [row["problem"] for row in rows] == [
-        None,
-        "OffsetCommit value version 9, known up to 4",
-        None,
-        "record type 99 is not known",
-        "no key",
-        None,
-    ]
-    assert (rows[1]["type"], rows[1]["version"], rows[1]["value"]) == (1, 9, newer[1])
-    assert (rows[3]["type"], rows[3]["version"], rows[3]["key"]) == (99, 0, other[0])
-    assert [row["committed"] for row in rows] == [5, None, 5, None, None, 5]
-
-
 def test_a_text_that_is_not_utf8_spoils_its_own_row_only():
     """Among thousands of commits one bad name is one problem."""
     good: Pair = (record_key(1, "g", "t", 0), making.commit(4, committed=5, metadata="ä" * 70))

@@ -333,18 +333,6 @@ def test_lag_has_a_row_where_something_changed_or_waits():
     assert lag_of(memory, NOW + 5020, None, deleted=gone) == [(LagCase.TOPIC_DELETED.value, None)]
 
 
-def test_lag_reads_back(writer, tmp_path):
-    """As rows, with what cannot be said as null."""
-    memory = JobMemory()
-    memory.commit(("g", "t", 0), LastCommit(10, int(NOW * 1000), 0, None, 0, 1))
-    logs = Logs(at=NOW, starts={T0: 0}, ends={T0: 15})
-    rows = lag_rows(memory, logs, cluster="main")
-    writer.commit("look", memory, files=writer.write("lag", rows))
-    (row,) = Tables(tmp_path).read("lag", since=NOW - 1).to_pylist()
-    assert (row["topic"], row["committed"], row["log_end"], row["records"]) == ("t", 10, 15, 5)
-    assert (row["lag_case"], row["known"], row["seconds"]) == ("ok", "commits", None)
-
-
 def looked(members, at, state=GroupState.STABLE):
     """A look at one group: member id → partitions; ids are `instance:incarnation`."""
     made = tuple(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.act.local.local_runtime import LocalRuntime, worker_arguments
+from fleet.act.local.local_runtime import LocalRuntime
 from fleet.act.local.process_table import ProcessTable
 from fleet.act.local.supervisor import log_of
 from fleet.clock import SystemClock
@@ -45,15 +45,5 @@ def test_a_worker_is_started_under_its_name(
     _, _, module, settings, path, *rest = row.launch.argv
     gone = f"{path}.gone"  # its command line is read, and no more
     monkeypatch.setattr(sys, "argv", [module, settings, gone, *rest])
-    assert main() == 2
-    assert "cannot read the settings" in capsys.readouterr().err
-
-
-def test_a_name_that_looks_like_an_option_is_still_a_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-):
-    """Of a caller that chooses names otherwise."""
-    arguments = worker_arguments(tmp_path / "none", "-orders-abcd-1")
-    monkeypatch.setattr(sys, "argv", ["fleet.worker", *arguments[3:]])
     assert main() == 2
     assert "cannot read the settings" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Every command with just the ACLs of its mode, and refused one step beyond, in a sentence."""
 
 import json
-import subprocess
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -211,51 +210,6 @@ def _admin(guarded, security: Security) -> GroupAdmin:
         bootstrap=guarded.bootstrap,
         kafka_python_config=kafka_python_config(cluster, guarded.bootstrap, {}),
     )
-
-
-def test_a_wrong_password_is_one_sentence(shell, unique, guarded):
-    """Exit 1 within seconds, with the user's name, without the password."""
-    security = guarded.user(f"forgetful-{unique}")
-    wrong = shell.desk.folder / "wrong"
-    wrong.write_text("not-the-password")
-    sasl = security.sasl.model_copy(update={"password_file": str(wrong)})
-    shell.desk.declare("act", security.model_copy(update={"sasl": sasl}))
-    for arguments in (("status",), ("apply", shell.desk.group)):
-        code, out, err = shell.run(*arguments)
-        assert (code, out) == (1, "")
-        assert err.count("fleet: ") == 1
-        assert f"refuses the login of forgetful-{unique}" in err
-        assert "not-the-password" not in err
-    code, out, _ = shell.run("doctor")
-    assert code == 1
-    assert "refuses the login" in out
-
-
-def test_an_untrusted_authority_is_one_sentence(shell, unique, guarded):
-    """Brokers signed by somebody else are not spoken to; the file to look at is named."""
-    other = shell.desk.folder / "other"
-    _authority(other)
-    security = guarded.user(f"careful-{unique}")
-    tls = security.tls.model_copy(update={"ca_file": str(other / "ca.pem")})
-    shell.desk.declare("act", security.model_copy(update={"tls": tls}))
-    code, out, err = shell.run("status")
-    assert (code, out, err.count("fleet: ")) == (1, "", 1)
-    assert "certificate verify failed" in err
-    assert "ca_file" in err
-
-
-def _authority(folder) -> None:
-    """Another authority's certificate, by keytool."""
-    folder.mkdir()
-    store = ("-keystore", str(folder / "k.p12"), "-storepass", "changeit", "-alias", "ca")
-    subprocess.run(
-        ["keytool", "-genkeypair", *store, "-dname", "CN=other", "-keyalg", "EC"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    subprocess.run(
-        ["keytool", "-exportcert", "-rfc", *store, "-file", str(folder / "ca.pem")],
-        check=True, capture_output=True,
-    )  # fmt: skip
 
 
 def test_the_table_is_the_least(shell, unique, guarded):
