@@ -26,7 +26,7 @@ from benchmarks.command import (
 )
 from benchmarks.figures import BenchmarkResult, Goal, Spread, ratio, spread
 from benchmarks.ground import Ground
-from fleet.demo.measure import OneByOneRestart, await_settled
+from fleet.demo.measure import await_settled, restart_one_by_one
 from fleet.model.rebalances import RebalanceCounts
 
 MOST_DOWNTIME: Final = 0.2
@@ -182,13 +182,12 @@ def _baseline(ground: Ground, protocol: str, options: RollOptions) -> Side:
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
-    restarts = OneByOneRestart(fleet=ground.fleet, group=group, clock=ground.clock, say=ground.say)
     stretches: list[RebalanceCounts] = []
     handovers, seconds = 0, 0.0
     for _ in range(options.baseline_rolls):
         began = ground.clock.monotonic()
         with ground.measured(group) as found:
-            handovers += restarts.run()
+            handovers += restart_one_by_one(ground.fleet, group, clock=ground.clock, say=ground.say)
             seconds += ground.clock.monotonic() - began
             await_settled(ground.fleet, group, clock=ground.clock)
         stretches += found

@@ -1,4 +1,4 @@
-"""Finds the revision that fleet.yaml wants, and publishes what its workers start from.
+"""Finds the revision that fleet.yaml wants, publishes what its workers start from, and checks it.
 
 Problem: workers outlive their manager. The next release may know more settings and so compute
 another revision for the same settings, and a roll for that would be useless. Choice: if slots run a
@@ -8,16 +8,21 @@ another release stay. Cost: an unpublished revision needs a read of each revisio
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 from fleet.act.runtime import Runtime
+from fleet.broker.jars import find_java
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings, is_same_worker, revision_of, settings_if_readable
-from fleet.config.spec import ClusterSpec, GroupSpec
-from fleet.errors import CodeElsewhere, Refused
-from fleet.system.code import code_digest
+from fleet.config.spec import ClusterSpec, GroupSpec, KubernetesRuntimeSpec
+from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
+from fleet.errors import CodeElsewhere, FleetError, Refused
+from fleet.model import Plan, StepKind
+from fleet.system.code import code_digest, examine_entrypoint, lies_beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,3 +154,48 @@ class Revisions:
     def _in_use(self, group: str) -> set[str]:
         """Returns the revisions of slots; `<revision>~<hash>` is an edited template [22]."""
         return {slot.revision for slot in self.runtime.store.slots(group) if slot.revision}
+
+
+# Problem: a worker that cannot start is noticed only after its warm-up timeout, in a pod even
+# later. Choice: a plan states all that can be checked here without running code. Cost: the content
+# of an image is unknown here, so that a pod's code gets only a note.
+
+
+_STARTS: Final = frozenset(StepKind) - {StepKind.LEAVE}
+
+
+def find_obstacles(
+    spec: GroupSpec, plan: Plan, *, environ: Mapping[str, str], here: Path
+) -> Vetoes:
+    """Returns obstacles to a plan that starts workers; here: the folder of fleet.yaml.
+
+    Raises ConfigError if the entrypoint's source is here but lacks the function.
+    """
+    worker = spec.worker
+    if worker is None or not any(step.kind in _STARTS for step in plan.steps):
+        return NO_CONCERNS
+    examine_entrypoint(spec)
+    if isinstance(spec.runtime, KubernetesRuntimeSpec):
+        found = lies_beside(spec, here)
+        if found is None:
+            return NO_CONCERNS
+        note = (
+            f"the code of {worker.entrypoint} comes from the image, but {found} is here; if the "
+            "image lacks it, write python_path: [.] under worker"
+        )
+        return Vetoes(notes=(note,))
+    if worker.command or worker.spark.startswith("sc://"):
+        return NO_CONCERNS
+    problem = _java_problem(environ.get("JAVA_HOME"), environ.get("PATH"))
+    return NO_CONCERNS if problem is None else Vetoes(refusals=(problem,))
+
+
+@cache
+def _java_problem(java_home: str | None, path: str | None) -> str | None:
+    """Returns why Java does not work here; runs Java once per process to read its version."""
+    named = {"JAVA_HOME": java_home, "PATH": path}
+    try:
+        find_java({name: value for name, value in named.items() if value is not None})
+    except FleetError as error:
+        return f"workers cannot start here: {error}"
+    return None

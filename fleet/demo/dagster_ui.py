@@ -30,11 +30,11 @@ from fleet.system.retrying import retry
 
 
 OVER: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
-_LOCATION: Final = "fleet"
+LOCATION: Final = "fleet"
 _JOB: Final = "change_group"
 _REPOSITORY: Final = {
     "repositoryName": "__repository__",
-    "repositoryLocationName": _LOCATION,
+    "repositoryLocationName": LOCATION,
 }
 _WORKSPACE: Final = """
 { workspaceOrError { ... on Workspace { locationEntries { name loadStatus
@@ -178,7 +178,6 @@ def _cause(error: Mapping[str, Any]) -> str:
 
 
 HOST: Final = "127.0.0.1"
-LOCATION: Final = "fleet"
 _START_SECONDS: Final = 120.0
 _RUN_SECONDS: Final = 240.0
 _POLL_SECONDS: Final = 0.5

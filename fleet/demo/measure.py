@@ -106,58 +106,43 @@ def begin_at_the_end(bootstrap: str, group: str, topic: str) -> dict[TopicPartit
     return {TopicPartition(p.topic, p.partition): int(p.offset) for p in places}
 
 
-@dataclass(frozen=True, kw_only=True)
-class OneByOneRestart:
-    """Restarts the workers of a group, each when the one before owns partitions again."""
+def restart_one_by_one(
+    fleet: Fleet, group: str, *, clock: Clock, say: Callable[[str], None]
+) -> int:
+    """Restarts all workers, each when the one before owns partitions again; returns their number.
 
-    fleet: Fleet
-    group: str
-    clock: Clock
-    say: Callable[[str], None]
-
-    def run(self) -> int:
-        """Restarts all workers; returns their number."""
-        names = sorted(w.name for w in self.fleet.workers(self.group) if w.wanted)
-        for name in names:
-            began = self.clock.monotonic()
-            asked = self.clock.now()
-            self.say(f"worker {name}: SIGTERM, then started again at once")
-            self.fleet.runtime.restart(name)
-            self._await_back(name, asked)
-            took = self.clock.monotonic() - began
-            self.say(f"worker {name} owns partitions again after {took:.1f} s")
-        return len(names)
-
-    def _await_back(self, name: str, asked: float) -> None:
-        deadline = self.clock.monotonic() + _RESTART_SECONDS
-        while not (self._active_since(name, asked) and self._all_own(len(self._owners()))):
-            if self.clock.monotonic() > deadline:
+    Raises FleetError if a worker owns none in time.
+    """
+    names = sorted(w.name for w in fleet.workers(group) if w.wanted)
+    for name in names:
+        began, asked = clock.monotonic(), clock.now()
+        say(f"worker {name}: SIGTERM, then started again at once")
+        fleet.runtime.restart(name)
+        while not _is_back(fleet, group, name, asked):
+            if clock.monotonic() > began + _RESTART_SECONDS:
                 raise FleetError(
                     f"worker {name} still owns no partitions {_RESTART_SECONDS:g} s after its "
-                    f"restart; see its log in {self.fleet.home / 'workers'}"
+                    f"restart; see its log in {fleet.home / 'workers'}"
                 )
-            self.clock.sleep(_POLL_SECONDS)
+            clock.sleep(_POLL_SECONDS)
+        say(f"worker {name} owns partitions again after {clock.monotonic() - began:.1f} s")
+    return len(names)
 
-    def _active_since(self, name: str, asked: float) -> bool:
-        return any(
-            r.worker == name
-            and r.phase == "active"
-            and r.joined_at is not None
-            and r.joined_at >= asked
-            for r in self.fleet.reports(self.group)
-        )
 
-    def _owners(self) -> list[str]:
-        return [w.name for w in self.fleet.workers(self.group) if w.wanted]
-
-    def _all_own(self, members: int) -> bool:
-        """Returns whether every member owns partitions, by the coordinator's answer."""
-        seen = self.fleet.snapshot([self.group]).groups.get(self.group)
-        return (
-            seen is not None
-            and len(seen.members) == members
-            and all(member.partitions for member in seen.members)
-        )
+def _is_back(fleet: Fleet, group: str, name: str, asked: float) -> bool:
+    """Returns whether it joined since and, by the coordinator, every member owns partitions."""
+    if not any(
+        r.worker == name and r.phase == "active" and (r.joined_at or 0.0) >= asked
+        for r in fleet.reports(group)
+    ):
+        return False
+    seen = fleet.snapshot([group]).groups.get(group)
+    wanted = sum(w.wanted for w in fleet.workers(group))
+    return (
+        seen is not None
+        and len(seen.members) == wanted
+        and all(member.partitions for member in seen.members)
+    )
 
 
 def require_done(change: Change) -> Change:

@@ -28,13 +28,13 @@ from fleet.demo.interrupts import Interrupted, interruptible
 from fleet.demo.measure import (
     MeasuredStep,
     Meter,
-    OneByOneRestart,
     await_lag,
     await_settled,
     baseline_rebalances,
     begin_at_the_end,
     generations,
     require_done,
+    restart_one_by_one,
 )
 from fleet.demo.producer import OrderStream, order_sender
 from fleet.demo.stage import (
@@ -245,10 +245,7 @@ class DemoRun:
         self.clock.sleep(STEADY_SECONDS)
         meter = self._measuring()
         measured = meter.begin_step("baseline", BASELINE_GROUP)
-        restarts = OneByOneRestart(
-            fleet=fleet, group=BASELINE_GROUP, clock=self.clock, say=self.show.say
-        )
-        workers = restarts.run()
+        workers = restart_one_by_one(fleet, BASELINE_GROUP, clock=self.clock, say=self.show.say)
         meter.end(measured, expected=baseline_rebalances(workers, self.assignor))
         await_settled(fleet, BASELINE_GROUP, clock=self.clock)
 

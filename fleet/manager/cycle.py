@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from fleet.act.lease import is_actor_alive
-from fleet.act.revisions import Revisions
+from fleet.act.revisions import Revisions, find_obstacles
 from fleet.act.runtime import Runtime, RuntimeKind
 from fleet.act.standby_pool import StandbyPool
 from fleet.clock import Clock, SystemClock
@@ -512,8 +512,6 @@ class Fleet(Closing):
         `wanted` None asks the policy; `roll` rolls even unchanged code. `pin`: seconds for which
         the policy keeps `wanted`; without it, a note says how the policy will change it.
         """
-        from fleet.manager.obstacles import find_obstacles
-
         spec = self.group(group)
         if not spec.is_changeable:
             raise Refused(
