@@ -7,12 +7,11 @@ may have one more, and who has more than the quota already is asked first.
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cmp_to_key
-from typing import Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from fleet.sim.hashing import HashOrder, Neighbours
+from fleet.sim.hashing import HashOrder
 
 # What an assignor is given and what it gives back.
 
@@ -21,39 +20,6 @@ Target: TypeAlias = HashOrder[bytes, HashOrder[int, None]]
 """Partitions by topic id (16 bytes): what a member shall own."""
 Targets: TypeAlias = dict[str, Target]
 """What each member shall own, by member id."""
-
-
-class AssignmentFailed(Exception):
-    """The assignor could not place every partition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Applicant:
-    """A member to be assigned to: the ids of its topics, and what it shall own until now.
-
-    `subscribed` is how many topics it names, existing or not.
-    """
-
-    id: str
-    instance: str | None
-    topics: Iterable[bytes]
-    subscribed: int
-    target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class Applicants:
-    """All members, in the order in which the coordinator walks them."""
-
-    members: tuple[Applicant, ...]
-    partitions: Mapping[bytes, int]
-    owners: Mapping[bytes, Mapping[int, str]]
-    homogeneous: bool
-
-    def topics_of_first(self) -> list[bytes]:
-        """The topics of the first member, as a Java set of them is walked."""
-        first = self.members[0]
-        return list(HashOrder.collected(first.topics, None, first.subscribed))
 
 
 def unfold(target: Target) -> Target:
@@ -125,47 +91,6 @@ def withhold(members: Sequence[ReportedMember], shares: Shares) -> Shares:
         member_id: tuple(p for p in share if owner.get(p, member_id) == member_id)
         for member_id, share in shares.items()
     }
-
-
-# range: of each topic, neighbouring partitions to neighbouring members.
-#
-# Members stand in the order of their instance ids, those without after them by member id; the
-# first ones get one partition more where the count does not divide.
-
-
-def assign_ranges(given: Applicants) -> Targets:
-    """The target of every member."""
-    members = sorted(given.members, key=_place)
-    shares: dict[bytes, list[int]] = {}
-    for member in members:
-        for topic in member.topics if not given.homogeneous else members[0].topics:
-            shares.setdefault(topic, [0, 0])[0] += 1
-    targets: Targets = {}
-    for member in members:
-        topics = list(members[0].topics if given.homogeneous else member.topics)
-        size = len(topics) if given.homogeneous else member.subscribed
-        target: Target = HashOrder(int(size / 0.75 + 1))
-        for topic in topics:
-            partitions = _next_range(shares[topic], given.partitions[topic])
-            if partitions:
-                target[topic] = partitions
-        targets[member.id] = target
-    return targets
-
-
-def _place(member: Applicant) -> tuple[bool, str]:
-    return (member.instance is None, member.id if member.instance is None else member.instance)
-
-
-def _next_range(share: list[int], count: int) -> Neighbours:
-    """`share` is [members that have not been served, partitions given] and is moved on.
-
-    The rounded-up share of what is left is what Kafka gives: quota and one of the extras first.
-    """
-    left, start = share
-    size = -(-(count - start) // left)
-    share[0], share[1] = left - 1, start + size
-    return Neighbours(start, start + size)
 
 
 # librdkafka's sticky assignor: everyone keeps what balance allows, for one topic.
@@ -351,251 +276,57 @@ def _imbalance(shares: dict[str, list[int]]) -> int:
     return sum(size * (2 * place - last) for place, size in enumerate(sizes))
 
 
-# uniform, where members subscribe to different topics: balanced first, then as little moves.
-#
-# Each member keeps what it still subscribes to; free partitions go, topic by topic, to the topic's
-# member with the least; then partitions of one topic at a time go from its fullest members to its
-# emptiest until these differ by one at most, over all topics, at most 16 times over. Topics with
-# many partitions per member come first. This finds a good balance, not always the best one.
-
-
-_ROUNDS: Final = 16
-
-
-def assign_uniformly_mixed(given: Applicants) -> Targets:
-    """The target of every member."""
-    plan = _Plan(given)
-    if plan.subscribers:
-        plan.keep()
-        plan.place_free()
-        plan.balance()
-    return plan.targets
-
-
-class _Ladder:
-    """A topic's members by what they hold: from the emptiest up, from the fullest down.
-
-    `held` is shared with the plan and changes between the calls. Both walks go level by level:
-    all members of the lowest level get one before the next level joins them, and so from above.
-    """
-
-    def __init__(self, members: Sequence[int], held: Sequence[int]) -> None:
-        self.held = held
-        self.order = sorted(members, key=lambda member: (held[member], member))
-        self.lowest = held[self.order[0]] - 1
-        self.low_end = self.low_next = 0
-        self.highest = held[self.order[-1]] + 1
-        self.high_start = self.high_end = len(self.order)
-        self.high_next = len(self.order) - 1
-
-    @property
-    def spread(self) -> int:
-        """How much more the fullest member holds than the emptiest."""
-        return self.held[self.order[-1]] - self.held[self.order[0]]
-
-    def is_level(self) -> bool:
-        """Whether the two walks have met."""
-        return self.highest - self.lowest <= 1
-
-    def next_low(self) -> int:
-        """The member that gets the next partition."""
-        if self.low_next >= self.low_end:
-            self.lowest += 1
-            while self.low_end < len(self.order) and self._at(self.low_end) == self.lowest:
-                self.low_end += 1
-            self.low_next = 0
-        self.low_next += 1
-        return self.order[self.low_next - 1]
-
-    def next_high(self) -> int | None:
-        """The member that gives the next partition; None where there is none left."""
-        if self.high_next < self.high_start:
-            if self.high_end <= self.high_start and self.high_start > 0:
-                self.highest = self._at(self.high_start - 1)
-            else:
-                self.highest -= 1
-            while self.high_start > 0 and self._at(self.high_start - 1) == self.highest:
-                self.high_start -= 1
-            self.high_next = self.high_end - 1
-        if self.high_next < 0:
-            return None
-        self.high_next -= 1
-        return self.order[self.high_next + 1]
-
-    def leave_out_high(self) -> None:
-        """The member just named has nothing of this topic to give: it is asked no more."""
-        at, last = self.high_next + 1, self.high_end - 1
-        self.order[at], self.order[last] = self.order[last], self.order[at]
-        self.high_end = last
-
-    def _at(self, place: int) -> int:
-        return self.held[self.order[place]]
-
-
-class _Plan:
-    """Members by number, in the coordinator's order."""
-
-    def __init__(self, given: Applicants) -> None:
-        self.given = given
-        self.held = [0] * len(given.members)
-        self.subscribers: HashOrder[bytes, list[int]] = HashOrder()
-        self.targets: Targets = {}
-        self.unfolded: set[str] = set()
-        for number, member in enumerate(given.members):
-            for topic in member.topics:
-                if topic not in self.subscribers:
-                    self.subscribers[topic] = []
-                self.subscribers[topic].append(number)
-        self.owners: dict[bytes, list[int | None]] = {
-            topic: [None] * given.partitions[topic] for topic in self.subscribers
-        }
-
-    def keep(self) -> None:
-        """What members have of topics to which they still subscribe stays theirs."""
-        for number, member in enumerate(self.given.members):
-            subscribed = set(member.topics)
-            target = member.target
-            gone = [topic for topic in target if topic not in subscribed]
-            if gone:
-                target = unfold(target)
-                for topic in gone:
-                    del target[topic]
-                self.unfolded.add(member.id)
-            for topic, partitions in target.items():
-                self.held[number] += len(partitions)
-                for partition in partitions:
-                    self.owners[topic][partition] = number
-            self.targets[member.id] = target
-
-    def place_free(self) -> None:
-        """What nobody has goes to the emptiest."""
-        free = {
-            topic: [partition for partition, owner in enumerate(owners) if owner is None]
-            for topic, owners in self.owners.items()
-        }
-        for topic in self._by_density([topic for topic, those in free.items() if those]):
-            ladder = _Ladder(self.subscribers[topic], self.held)
-            for partition in free[topic]:
-                self._give(topic, partition, ladder.next_low())
-
-    def balance(self) -> None:
-        """Until a whole round changes nothing."""
-        shared = [topic for topic, members in self.subscribers.items() if len(members) > 1]
-        topics = self._by_density(shared)
-        last_change: int | None = None
-        for _ in range(_ROUNDS):
-            for place, topic in enumerate(topics):
-                if place == last_change:
-                    return
-                if self._level(topic) or last_change is None:
-                    last_change = place
-
-    def _level(self, topic: bytes) -> int:
-        """Moves partitions of one topic; how many."""
-        ladder = _Ladder(self.subscribers[topic], self.held)
-        if ladder.spread <= 1:
-            return 0
-        gives: dict[int | None, list[int]] = {}
-        for partition, owner in enumerate(self.owners[topic]):
-            gives.setdefault(owner, []).append(partition)
-        moves = 0
-        while not ladder.is_level():
-            giver = self._next_giver(ladder, gives)
-            if giver is None:
-                break
-            partition = gives[giver].pop()
-            new_owner = ladder.next_low()
-            if ladder.is_level():
-                break
-            self._give(topic, partition, new_owner)
-            moves += 1
-        return moves
-
-    @staticmethod
-    def _next_giver(ladder: _Ladder, gives: Mapping[int | None, list[int]]) -> int | None:
-        """The fullest member that has something of the topic to give."""
-        while (giver := ladder.next_high()) is not None and not gives.get(giver):
-            ladder.leave_out_high()
-        return giver
-
-    def _by_density(self, topics: list[bytes]) -> list[bytes]:
-        """Most partitions per member first; then fewest members; then by id, as signed numbers."""
-
-        def place(topic: bytes) -> tuple[float, int, int, int]:
-            members = len(self.subscribers[topic])
-            high = int.from_bytes(topic[:8], "big", signed=True)
-            low = int.from_bytes(topic[8:], "big", signed=True)
-            return -self.given.partitions[topic] / members, members, high, low
-
-        return sorted(topics, key=place)
-
-    def _give(self, topic: bytes, partition: int, new_owner: int) -> None:
-        giver = self.owners[topic][partition]
-        if giver is not None:
-            target = self._changeable(giver)
-            del target[topic][partition]
-            if not target[topic]:
-                del target[topic]
-            self.held[giver] -= 1
-        target = self._changeable(new_owner)
-        share = -(-self.given.partitions[topic] // len(self.subscribers[topic]))
-        chosen = target.found(topic, HashOrder(int(share / 0.75 + 1)))
-        chosen[partition] = None
-        self.owners[topic][partition] = new_owner
-        self.held[new_owner] += 1
-
-    def _changeable(self, number: int) -> Target:
-        member = self.given.members[number].id
-        if member not in self.unfolded:
-            self.targets[member] = unfold(self.targets[member])
-            self.unfolded.add(member)
-        return self.targets[member]
-
-
 Places = list[tuple[bytes, int]]
 
 
-def assign_uniformly(given: Applicants) -> Targets:
-    """The target of every member. Raises AssignmentFailed where partitions stay over."""
-    if not given.homogeneous:
-        return assign_uniformly_mixed(given)
-    topics = given.topics_of_first()
+def assign_uniformly(
+    members: Mapping[str, Target],
+    topics: Collection[bytes],
+    partitions: Mapping[bytes, int],
+    owners: Mapping[bytes, Mapping[int, str]],
+) -> Targets:
+    """Returns the target of every member from its last one.
+
+    All members subscribe to `topics`. Members and topics stand in the coordinator's order.
+    """
     if not topics:
         return {}
     free: Places = [
         (topic, partition)
         for topic in topics
-        for partition in range(given.partitions[topic])
-        if partition not in given.owners.get(topic, ())
+        for partition in range(partitions[topic])
+        if partition not in owners.get(topic, ())
     ]
-    count = sum(given.partitions[topic] for topic in topics)
-    targets, short = _keep_quotas(given, topics, count, free)
-    _fill(targets, short, free, {member.id: member.target for member in given.members})
+    count = sum(partitions[topic] for topic in topics)
+    targets, short = _keep_quotas(members, topics, count, free)
+    _fill(targets, short, free, members)
     return targets
 
 
 def _keep_quotas(
-    given: Applicants, topics: list[bytes], count: int, free: Places
+    members: Mapping[str, Target], topics: Collection[bytes], count: int, free: Places
 ) -> tuple[Targets, list[tuple[str, int]]]:
     """(what members keep, who is how many short); what they give up is added to `free`."""
-    least, extras = divmod(count, len(given.members))
+    least, extras = divmod(count, len(members))
     targets: Targets = {}
     short: list[tuple[str, int]] = []
-    for place, member in enumerate(given.members):
+    for place, (member_id, last) in enumerate(members.items()):
         may_have_extra = extras > 0
-        target, quota = _kept(member.target, topics, least + may_have_extra, free)
-        later = len(given.members) - place
+        target, quota = _kept(last, topics, least + may_have_extra, free)
+        later = len(members) - place
         if may_have_extra and quota > 0 and later > extras:
             quota -= 1  # enough others are left who may take the extra one
             may_have_extra = False
         if quota > 0:
-            short.append((member.id, quota))
+            short.append((member_id, quota))
         extras -= may_have_extra
-        targets[member.id] = target
+        targets[member_id] = target
     return targets, short
 
 
-def _kept(target: Target, topics: list[bytes], quota: int, free: Places) -> tuple[Target, int]:
+def _kept(
+    target: Target, topics: Collection[bytes], quota: int, free: Places
+) -> tuple[Target, int]:
     """(what stays of a target, what the quota leaves)."""
     changed: Target | None = None
     for topic, partitions in target.items():
@@ -618,7 +349,9 @@ def _kept(target: Target, topics: list[bytes], quota: int, free: Places) -> tupl
     return target if changed is None else changed, quota
 
 
-def _fill(targets: Targets, short: list[tuple[str, int]], free: Places, before: Targets) -> None:
+def _fill(
+    targets: Targets, short: list[tuple[str, int]], free: Places, before: Mapping[str, Target]
+) -> None:
     at = 0
     for member, quota in short:
         target = targets[member]
@@ -629,5 +362,3 @@ def _fill(targets: Targets, short: list[tuple[str, int]], free: Places, before: 
             chosen[partition] = None
         targets[member] = target
         at += quota
-    if at < len(free):
-        raise AssignmentFailed(f"{len(free) - at} partitions were left over")

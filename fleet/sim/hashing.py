@@ -186,14 +186,6 @@ class HashOrder(_Walked[K, V]):
         self.put_first(key, self.get(key, otherwise))
         return self[key]
 
-    def put_all(self, source: Mapping[K, V]) -> None:
-        """As `putAll` into a table that exists: it grows for all at once."""
-        self._order = None
-        while len(source) > int(self.capacity * _LOAD):
-            self.capacity *= 2
-        for key, value in source.items():
-            self[key] = value
-
     def __delitem__(self, key: K) -> None:
         super().__delitem__(key)
         if self._heads and key in self._heads:
@@ -227,20 +219,6 @@ class HashOrder(_Walked[K, V]):
             first = self._heads[::-1]
             found = first + [key for key in found if key not in first]
         return sorted(found, key=bucket)
-
-
-class Neighbours(HashOrder[int, None]):
-    """Kafka's RangeSet: the numbers from `start` on, `end` not among them, from low to high."""
-
-    __slots__ = ()
-
-    def __init__(self, start: int, end: int) -> None:
-        super().__init__()
-        for number in range(start, end):
-            self[number] = None
-
-    def _sorted(self) -> list[int]:
-        return sorted(dict.__iter__(self))
 
 
 class SlotOrder(_Walked[K, V]):

@@ -19,7 +19,6 @@ from fleet.sim.coordinator.classic_coordinator import (
 from fleet.sim.coordinator.classic_group import ClassicGroup, CoordinatorConfig
 from fleet.sim.coordinator.requests import (
     Client,
-    DeleteGroupsRequest,
     ErrorCode,
     HeartbeatRequest,
     JoinGroupProtocol,
@@ -222,8 +221,6 @@ class Player:
                 offset = OffsetCommitPartition(0, how.get("offset", 7), -1, text)
                 topics = (OffsetCommitTopic(how.get("topic", "t"), (offset,)),)
                 return OffsetCommitRequest(GROUP, generation, known, instance, topics)
-            case "delete":
-                return DeleteGroupsRequest((GROUP,))
         raise ValueError(f"no act is called {each.kind}")
 
     def _identity(self, member: Member, words: str) -> tuple[str, str | None]:

@@ -27,7 +27,6 @@ _WEIGHTS: dict[ClassicState | None, dict[str, int]] = {
         "heartbeat": 1,
         "sync": 1,
         "leave": 1,
-        "delete": 2,
         "advance": 4,
         "failover": 2,
     },
@@ -40,7 +39,6 @@ _WEIGHTS: dict[ClassicState | None, dict[str, int]] = {
         "leave": 3,
         "advance": 12,
         "failover": 1,
-        "delete": 1,
     },
     ClassicState.COMPLETING_REBALANCE: {
         "next": 30,
@@ -50,7 +48,6 @@ _WEIGHTS: dict[ClassicState | None, dict[str, int]] = {
         "leave": 3,
         "advance": 4,
         "failover": 1,
-        "delete": 1,
     },
     ClassicState.STABLE: {
         "next": 10,
@@ -61,7 +58,6 @@ _WEIGHTS: dict[ClassicState | None, dict[str, int]] = {
         "leave": 6,
         "advance": 8,
         "failover": 2,
-        "delete": 1,
     },
     ClassicState.DEAD: {"join": 1},
 }
@@ -233,9 +229,6 @@ class _Writer:
     def _failover(self, _: Member) -> Act:
         self.held = 0
         return act("failover", kept=self.numbers.random() < 0.5)
-
-    def _delete(self, member: Member) -> Act:
-        return act("delete", member.number)
 
 
 def coverage(turns: list[Turn]) -> Counter[tuple[str, str]]:

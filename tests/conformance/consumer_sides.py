@@ -19,8 +19,7 @@ from tests.conformance.consumer_stories import Answer, Setting, Story, Told
 from tests.conformance.kafka_json import as_json
 
 START_MS = 1_000
-_BROKERS = 4
-_GROUP_CONFIG = {
+_CONFIG = {
     "consumer.session.timeout.ms": "session_ms",
     "consumer.heartbeat.interval.ms": "heartbeat_ms",
     "consumer.assignment.interval.ms": "assignment_interval_ms",
@@ -28,7 +27,6 @@ _GROUP_CONFIG = {
 _CONFIG = {
     "group.consumer.assignment.interval.ms": "assignment_interval_ms",
     "group.consumer.max.size": "max_size",
-    "group.consumer.regex.refresh.interval.ms": "regex_refresh_ms",
 }
 
 
@@ -53,12 +51,8 @@ class ModelSide:
         values = {
             name: setting.config[key] for key, name in _CONFIG.items() if key in setting.config
         }
-        assignors = setting.config.get("group.consumer.assignors")
-        if assignors is not None:
-            values["assignors"] = tuple(str(assignors).split(","))
-        self.settings = ConsumerGroupSettings(**values)
-        self.model = ConsumerCoordinator(self.settings, start_ms=START_MS)
-        self.model.set_topics(_facts(setting.topics, racks=setting.racks))
+        self.model = ConsumerCoordinator(ConsumerGroupSettings(**values), start_ms=START_MS)
+        self.model.set_topics(_facts(setting.topics))
         self.steps: list[Step] = []
         self._pictures: dict[str, dict[str, Any]] = {}
 
@@ -84,19 +78,11 @@ class ModelSide:
             return _beat(model.heartbeat(told.message, told.client or Client()))
         if told.op == "LeaveGroup":
             return _left(model.leave_group(told.message))
-        if told.op == "DeleteGroups":
-            return {name: model.delete_group(name) for name in told.message.groups_names}
         if told.op == "advance":
             until = model.now + told.message
             step.fired = tuple((key, model.now) for key in model.advance(until))
-        elif told.op == "tasks":
-            model.resolve()
         elif told.op == "topics":
-            model.set_topics(_facts(told.message, racks=self.setting.racks))
-        elif told.op == "group_config":
-            group, config = told.message
-            values = {_GROUP_CONFIG[key]: value for key, value in config.items()}
-            model.configure(group, _with(self.settings, values))
+            model.set_topics(_facts(told.message))
         else:
             model.fail_over()
         return None
@@ -132,10 +118,9 @@ def scenario(setting: Setting, events: Sequence[Told]) -> kafka.Scenario:
     """The same for Kafka's side."""
     return kafka.Scenario(
         seed=1,
-        events=tuple(_event(told, setting) for told in events),
+        events=tuple(_event(told) for told in events),
         config=setting.config,
         topics=setting.topics,
-        racks=setting.racks,
         start=START_MS,
     )
 
@@ -170,21 +155,17 @@ def _ordered(told: Told, records: tuple[GroupRecord, ...]) -> Any:
     return records
 
 
-def _event(told: Told, setting: Setting) -> kafka.Event:
+def _event(told: Told) -> kafka.Event:
     if told.op == "advance":
         return kafka.advance(told.message)
     if told.op == "topics":
-        return kafka.topics(told.message, racks=setting.racks)
-    if told.op == "group_config":
-        return kafka.group_config(*told.message)
-    if told.op in {"tasks", "failover"}:
-        return {"op": told.op}
+        return kafka.topics(told.message)
+    if told.op == "failover":
+        return kafka.failover()
     return kafka.request(told.message, client=told.client)
 
 
 def _essence(op: str, body: Mapping[str, Any]) -> Answer:
-    if op == "DeleteGroups":
-        return body
     if op == "LeaveGroup":
         members = [(m["memberId"], m["groupInstanceId"], m["errorCode"]) for m in body["members"]]
         return {"errorCode": body["errorCode"], "members": members}
@@ -204,25 +185,14 @@ def _left(answer: Any) -> Answer:
     return {"errorCode": answer.error_code, "members": [tuple(each) for each in answer.members]}
 
 
-def _with(settings: ConsumerGroupSettings, values: Mapping[str, int]) -> ConsumerGroupSettings:
-    kept = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-    return ConsumerGroupSettings(**{**kept, **values})
-
-
-def _facts(topics: Mapping[str, tuple[str, int]], *, racks: bool) -> list[TopicFacts]:
+def _facts(topics: Mapping[str, tuple[str, int]]) -> list[TopicFacts]:
     return [
-        TopicFacts(topic_id_bytes(topic), name, count, _racks(count) if racks else ())
-        for name, (topic, count) in topics.items()
+        TopicFacts(topic_id_bytes(topic), name, count) for name, (topic, count) in topics.items()
     ]
-
-
-def _racks(count: int) -> tuple[tuple[str, ...], ...]:
-    return tuple((f"rack{i % _BROKERS}", f"rack{(i + 1) % _BROKERS}") for i in range(count))
 
 
 def picture(group: EpochGroup) -> dict[str, Any]:
     """A group in the words of GroupPicture.java."""
-    resolved = group.resolved
     return {
         "type": "consumer",
         "state": group.state.value,
@@ -230,16 +200,7 @@ def picture(group: EpochGroup) -> dict[str, Any]:
         "assignment_epoch": group.target_epoch,
         "assignment_timestamp": group.computed_ms,
         "metadata_hash": str(group.metadata_hash),
-        "subscription_type": "HOMOGENEOUS" if group.homogeneous else "HETEROGENEOUS",
         "topics": sorted(group.topics),
-        "regular_expressions": {
-            regex: {
-                "topics": sorted(resolved[regex].topics),
-                "version": resolved[regex].version,
-                "timestamp": resolved[regex].at_ms,
-            }
-            for regex in sorted(resolved)
-        },
         "members": [_member(group, group.members[each]) for each in sorted(group.members)],
     }
 
@@ -248,7 +209,6 @@ _STATES = {
     "STABLE": "STABLE",
     "UNREVOKED": "UNREVOKED_PARTITIONS",
     "UNRELEASED": "UNRELEASED_PARTITIONS",
-    "UNKNOWN": "UNKNOWN",
 }
 
 
@@ -265,7 +225,6 @@ def _member(group: EpochGroup, member: ConsumerMember) -> dict[str, Any]:
         "state": _STATES[member.state.name],
         "rebalance_timeout": member.rebalance_timeout_ms,
         "topics": sorted(member.topics),
-        "regex": member.regex,
         "assignor": member.assignor,
         "classic": False,
         "assigned": _epochs(member.assigned),

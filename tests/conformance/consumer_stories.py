@@ -15,15 +15,12 @@ from typing import Any
 from fleet.sim.coordinator.requests import (
     Client,
     ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
     LeaveGroupRequest,
     MemberIdentity,
     TopicPartitions,
 )
 
 TOPICS = ("a", "ab", "orders", "payments", "b-1")
-REGEXES = ("a.*", "a|b-1", ".*s", "(ab|orders)", "nothing", ".*")
-BAD_REGEXES = ("a(", "[", "a**")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 Answer = Mapping[str, Any]
 
@@ -43,7 +40,6 @@ class Setting:
 
     config: Mapping[str, object]
     topics: Mapping[str, tuple[str, int]]
-    racks: bool = False
 
 
 @dataclass
@@ -55,8 +51,6 @@ class Actor:
     instance: str | None = None
     epoch: int = 0
     last_epoch: int = 0
-    topics: tuple[str, ...] | None = None
-    regex: str | None = None
     assignor: str | None = None
     timeout: int = 60_000
     owned: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -69,17 +63,13 @@ def setting(dice: random.Random) -> Setting:
     """Topics and configuration; most of it ordinary, some of it narrow."""
     names = dice.sample(TOPICS, dice.randint(1, len(TOPICS)))
     count = dice.choice((2, 3, 4, 6, 20))
-    config: dict[str, object] = {}
+    config: dict[str, object] = {"group.consumer.assignors": "uniform"}
     if dice.random() < 0.75:
         config["group.consumer.assignment.interval.ms"] = dice.choice((0, 0, 3_000, 5_000))
     if dice.random() < 0.3:
         config["group.consumer.max.size"] = dice.randint(2, 4)
-    if dice.random() < 0.3:
-        config["group.consumer.regex.refresh.interval.ms"] = dice.choice((10_000, 30_000))
-    if dice.random() < 0.35:
-        config["group.consumer.assignors"] = "range,uniform"
     topics = {name: (topic_id(dice), dice.randint(1, count)) for name in names}
-    return Setting(config, topics, dice.random() < 0.2)
+    return Setting(config, topics)
 
 
 def topic_id(dice: random.Random) -> str:
@@ -98,8 +88,8 @@ class Story:
         self.actors: list[Actor] = []
         self.gone: list[Actor] = []
         self.events: list[Told] = []
-        self.share = self.dice.random()
-        self.with_regexes = self.dice.random() < 0.35
+        names = self.dice.sample(TOPICS, self.dice.randint(0, 3))
+        self.subscribed = tuple(names) if self.dice.random() < 0.3 else tuple(sorted(self.topics))
         self.static = self.dice.choice((0.0, 0.3, 0.8))
         self.sticks = self.dice.choice((0.05, 0.3, 0.6))
 
@@ -129,8 +119,7 @@ class Story:
         actor = Actor(dice.choice(self.groups), self._new_id())
         if dice.random() < self.static:
             actor.instance = f"i{dice.randint(1, 3)}"
-        self._subscribe(actor)
-        actor.assignor = dice.choice((None, None, "uniform", "range"))
+        actor.assignor = dice.choice((None, "uniform"))
         actor.timeout = dice.choice((5_000, 20_000, 60_000, 300_000))
         actor.acknowledges = 0.0 if dice.random() < self.sticks else 0.9
         if dice.random() < 0.3:
@@ -144,18 +133,6 @@ class Story:
             self.actors = [each for each in self.actors if each.id != actor.id]
             self.actors.append(actor)
 
-    def _subscribe(self, actor: Actor) -> None:
-        dice = self.dice
-        common = tuple(sorted(self.setting.topics))
-        if self.with_regexes and dice.random() < 0.7:
-            bad = dice.random() < 0.05
-            actor.regex = dice.choice(BAD_REGEXES if bad else REGEXES)
-            actor.topics = dice.choice((None, (), common[:1]))
-            return
-        actor.regex = dice.choice((None, "")) if self.with_regexes else None
-        many = common if dice.random() < self.share else dice.sample(TOPICS, dice.randint(0, 3))
-        actor.topics = tuple(many)
-
     def _new_id(self) -> str:
         return "".join(self.dice.choice(_LETTERS) for _ in range(self.dice.choice((1, 3, 22))))
 
@@ -163,8 +140,7 @@ class Story:
         return self._send(
             actor,
             rebalance_timeout_ms=actor.timeout,
-            subscribed_topic_names=actor.topics,
-            subscribed_topic_regex=actor.regex,
+            subscribed_topic_names=self.subscribed,
             server_assignor=actor.assignor,
             topic_partitions=_listed(actor.owned),
             **changed,
@@ -223,11 +199,9 @@ class Story:
         if actor is None:
             return
         what = self.dice.random()
-        if what < 0.6:
-            self._subscribe(actor)
-        elif what < 0.75:
-            actor.assignor = self.dice.choice(("uniform", "range"))
-        elif what < 0.9:
+        if what < 0.3:
+            actor.assignor = "uniform"
+        elif what < 0.8:
             actor.timeout = self.dice.choice((4_000, 30_000))
         else:
             actor.client = Client("c3", "10.0.0.3")
@@ -236,8 +210,7 @@ class Story:
         else:
             self._send(
                 actor,
-                subscribed_topic_names=actor.topics,
-                subscribed_topic_regex=actor.regex,
+                subscribed_topic_names=self.subscribed,
                 topic_partitions=self.dice.choice((None, _listed(actor.owned))),
             )
 
@@ -262,7 +235,7 @@ class Story:
             stranger.epoch = dice.choice((1, 5, -1))
             self._send(stranger, member_epoch=stranger.epoch)
         elif what < 0.85 and actor.instance is not None:
-            twin = Actor(actor.group, self._new_id(), actor.instance, topics=("a",))
+            twin = Actor(actor.group, self._new_id(), actor.instance)
             self._full(twin, member_epoch=dice.choice((0, 3)) if not twin.owned else 3)
         else:
             self._join_as(actor)
@@ -284,8 +257,6 @@ class Story:
         actor = self.gone.pop(self.dice.randrange(len(self.gone)))
         if self.dice.random() < 0.8:
             actor.id = self._new_id()
-        if self.dice.random() < 0.25:
-            self._subscribe(actor)
         self._join_as(actor)
 
     def _restart(self) -> None:
@@ -299,8 +270,6 @@ class Story:
             self._send(actor, member_epoch=-2)
         self.actors.remove(actor)
         self.dice.choice((self._round, self._topics, self._beat, self._wait_long, int, int))()
-        if self.dice.random() < 0.2:
-            actor.topics, actor.regex = tuple(sorted(self.setting.topics)), None
         actor.id = self._new_id()
         self._join_as(actor)
 
@@ -317,10 +286,6 @@ class Story:
         if leavers:
             self.ask("LeaveGroup", LeaveGroupRequest(group, tuple(leavers)))
 
-    def _delete(self) -> None:
-        group = self.dice.choice((*self.groups, "other"))
-        self.ask("DeleteGroups", DeleteGroupsRequest((group,)))
-
     def _topics(self) -> None:
         dice = self.dice
         name = dice.choice(TOPICS)
@@ -335,30 +300,8 @@ class Story:
             del self.topics[name]
         self.ask("topics", dict(self.topics))
 
-    def _tasks(self) -> None:
-        self.ask("tasks")
-
-    def _discover(self) -> None:
-        """Topics change, and just before or after ten seconds somebody asks for expressions."""
-        self._tasks()
-        self._topics()
-        self.ask("advance", self.dice.choice((10_000, 10_001)))
-        self._beat()
-        self._tasks()
-
     def _fail_over(self) -> None:
         self.ask("failover")
-
-    def _configure(self) -> None:
-        name, values = self.dice.choice(
-            (
-                ("consumer.session.timeout.ms", (46_000, 50_000, 60_000)),
-                ("consumer.heartbeat.interval.ms", (6_000, 10_000)),
-                ("consumer.assignment.interval.ms", (0, 2_000, 15_000)),
-            )
-        )
-        config = {name: self.dice.choice(values)}
-        self.ask("group_config", (self.dice.choice(self.groups), config))
 
     def _wait(self) -> None:
         self.ask("advance", self.dice.choice((0, 1, 200, 1_000, 1_000, 3_000, 5_000, 10_000)))
@@ -378,12 +321,8 @@ _KINDS = (
     ("_return", 5.0),
     ("_restart", 4.0),
     ("_take_out", 2.0),
-    ("_delete", 0.7),
     ("_topics", 4.0),
-    ("_tasks", 4.0),
-    ("_discover", 2.0),
     ("_fail_over", 1.5),
-    ("_configure", 1.0),
     ("_wait", 10.0),
     ("_wait_long", 2.5),
 )

@@ -84,19 +84,9 @@ def failover(*, kept: bool = False) -> Event:
     return {"op": "failover", "kept": kept}
 
 
-def topics(all_topics: Mapping[str, tuple[str, int]], *, racks: bool = False) -> Event:
-    """The cluster's topics from now on: name → (id, partitions). Racks: see Shard.java."""
-    return {"op": "topics", "topics": {n: list(t) for n, t in all_topics.items()}, "racks": racks}
-
-
-def tasks() -> Event:
-    """Tasks beside the coordinator's thread are done: regular expressions are resolved."""
-    return {"op": "tasks"}
-
-
-def group_config(group: str, config: Mapping[str, object]) -> Event:
-    """Settings of one group, as `consumer.session.timeout.ms`."""
-    return {"op": "group_config", "group": group, "config": dict(config)}
+def topics(all_topics: Mapping[str, tuple[str, int]]) -> Event:
+    """The cluster's topics from now on: name → (id, partitions)."""
+    return {"op": "topics", "topics": {n: list(t) for n, t in all_topics.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +99,6 @@ class Scenario:
     config: Mapping[str, object] = field(default_factory=dict)
     """Kafka's settings by their names; the others have Kafka's defaults."""
     topics: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    racks: bool = False
     start: int = 0
     """Milliseconds."""
 
@@ -233,7 +222,6 @@ def _line(scenario: Scenario) -> str:
         "start": scenario.start,
         "config": dict(scenario.config),
         "topics": {name: list(topic) for name, topic in scenario.topics.items()},
-        "racks": scenario.racks,
         "events": scenario.events,
     }
     return json.dumps(words, separators=(",", ":")) + "\n"

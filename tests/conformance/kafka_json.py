@@ -7,6 +7,7 @@ from typing import Any
 _LEFT_OUT = frozenset({"version"})
 """Of a message's fields: what its header says."""
 _MORE: dict[str, dict[str, Any]] = {
+    "ConsumerGroupHeartbeatRequest": {"subscribedTopicRegex": None},
     "JoinGroupRequest": {"reason": None},
     "MemberIdentity": {"reason": None},
 }

@@ -71,7 +71,7 @@ def found_again(kafka: KafkaGroupManager, setting: Setting, events: Sequence[Tol
 def hardly(reached: Counter[str], stories: int) -> dict[str, int]:
     """What should have been done often, and was not."""
     states = ("STABLE", "UNREVOKED_PARTITIONS", "UNRELEASED_PARTITIONS")
-    kinds = ("ConsumerGroupHeartbeat", "LeaveGroup", "advance", "tasks", "topics", "failover")
+    kinds = ("ConsumerGroupHeartbeat", "LeaveGroup", "advance", "topics", "failover")
     pairs = (f"{state} {op}" for state in states for op in kinds)
     return {pair: reached[pair] for pair in pairs if reached[pair] < stories // 250}
 

@@ -86,11 +86,9 @@ class World:
         return replace(self, members=members)
 
 
-def begin(*, static: tuple[bool, ...], partitions: int, disturbances: int, assignor: str) -> World:
+def begin(*, static: tuple[bool, ...], partitions: int, disturbances: int) -> World:
     """Nobody has joined yet."""
-    settings = ConsumerGroupSettings(
-        session_ms=NO_END_MS, assignment_interval_ms=INTERVAL_MS, assignors=(assignor,)
-    )
+    settings = ConsumerGroupSettings(session_ms=NO_END_MS, assignment_interval_ms=INTERVAL_MS)
     to = ConsumerCoordinator(settings, start_ms=1)
     to.set_topics([TopicFacts(bytes(15) + b"\1", "t", partitions)])
     members = tuple(Member(f"c{n}", is_static) for n, is_static in enumerate(static))
@@ -141,7 +139,7 @@ def beat(world: World, number: int, *, heard: bool = True) -> World:
     member, to = world.members[number], copied(world.to)
     says = member.says
     asked = ConsumerGroupHeartbeatRequest(
-        GROUP, member.id, member.epoch, member.instance, None, 60_000, ("t",), None, None, says
+        GROUP, member.id, member.epoch, member.instance, None, 60_000, ("t",), None, says
     )
     answer = to.heartbeat(asked)
     world = replace(world, to=to)
@@ -346,7 +344,7 @@ def copied(to: ConsumerCoordinator) -> ConsumerCoordinator:
     shard = to.shard
     made = ConsumerCoordinator(shard.settings, start_ms=shard.now)
     new = made.shard
-    new.image, new.newest_topics = shard.image, shard.newest_topics
+    new.image = shard.image
     for due, deadline in shard.timers.deadlines().items():
         new.timers.schedule(due, deadline, None)
     for name, group in shard.groups.by_id.items():
@@ -357,9 +355,8 @@ def copied(to: ConsumerCoordinator) -> ConsumerCoordinator:
 def _copied_group(group: EpochGroup) -> EpochGroup:
     made = EpochGroup(group.id)
     made.__dict__.update(group.__dict__)
-    for name in ("members", "assignors", "regexes", "resolved"):
-        setattr(made, name, _copied_slots(getattr(group, name)))
-    for name in ("targets", "statics", "topics"):
+    made.members = _copied_slots(group.members)
+    for name in ("targets", "statics"):
         setattr(made, name, dict(getattr(group, name)))
     for name in ("target_owners", "owner_epochs"):
         setattr(made, name, {topic: dict(each) for topic, each in getattr(group, name).items()})

@@ -8,21 +8,16 @@ from fleet.sim.coordinator.consumer_group import (
     BrokenLog,
     ConsumerGroupState,
     ConsumerMemberState,
-    MemberAction,
-    moved,
 )
 from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
 from fleet.sim.coordinator.consumer_records import (
     CURRENT,
     EPOCH,
     MEMBER,
-    PARTITION_METADATA,
-    REGEX,
     TARGET,
     TARGET_EPOCH,
     ConsumerRecord,
     CurrentValue,
-    OldMetadataValue,
 )
 from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
 from fleet.sim.coordinator.requests import ConsumerGroupHeartbeatRequest, ErrorCode, TopicPartitions
@@ -125,23 +120,6 @@ def test_epochs(epoch, owned, error) -> None:
     assert beat(to, "m1", epoch, owned=owned).error_code == error
 
 
-def test_expressions() -> None:
-    """They are resolved beside the heartbeats; a new topic is found ten seconds later."""
-    to = cluster()
-    answer = join(to, "m1", topics=None, subscribed_topic_regex="a|b")
-    assert answer.member_epoch == 1
-    to.resolve()
-    assert kinds(to)[-2:] == [REGEX, EPOCH]
-    assert partitions(beat(to, "m1", 1)) == (0, 1, 2, 3)
-    grow(to, a=4, b=1)
-    list(to.advance(20_000))
-    beat(to, "m1", 2)
-    to.resolve()
-    assert len(beat(to, "m1", 2).assignment.topic_partitions) == 2
-    refused = join(to, "m2", topics=None, subscribed_topic_regex="(?=a)")
-    assert refused.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-
-
 def test_more_partitions_are_noticed_at_a_heartbeat() -> None:
     """One epoch, by the hash of the topics."""
     to = cluster()
@@ -168,26 +146,6 @@ def test_a_broker_takes_over() -> None:
     )
     assert to.shard.timers.deadlines()["session-timeout-g-m1"] == 75_000
     assert to.shard.timers.deadlines()["rebalance-timeout-g-m1"] == 90_000
-
-
-def test_a_member_in_a_state_of_a_newer_broker() -> None:
-    """It comes back with nothing, or not at all."""
-    to = cluster()
-    join(to, "m1")
-    strange = CurrentValue(2, 0, 9, (), ())
-    to.fail_over([*to.log, ConsumerRecord(CURRENT, "g", "m1", strange)])
-    assert beat(to, "m1", 2).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert partitions(beat(to, "m1", 2, owned=())) == (0, 1, 2, 3)
-
-
-def test_topics_of_an_old_broker() -> None:
-    """Its record goes when the topics are looked at."""
-    to = cluster()
-    join(to, "m1")
-    to.fail_over([*to.log, ConsumerRecord(PARTITION_METADATA, "g", None, OldMetadataValue())])
-    before = len(to.log)
-    beat(to, "m1", 2)
-    assert to.log[before:] == [ConsumerRecord(PARTITION_METADATA, "g", None, None)]
 
 
 def test_a_log_with_a_hole() -> None:
@@ -224,13 +182,13 @@ def test_requests_that_do_not_fit(asked, error) -> None:
 
 
 def test_moves_that_nobody_makes() -> None:
-    """The table refuses them and says which there are."""
-    with pytest.raises(FleetError, match=r"UNRELEASED cannot become STABLE by PRUNE.* nothing"):
-        moved(ConsumerMemberState.UNRELEASED, MemberAction.PRUNE, ConsumerMemberState.STABLE)
+    """The table refuses them and says which there are; one topic list for all members."""
     to = cluster()
     join(to, "m1")
     with pytest.raises(FleetError, match="1 members at epoch 2 cannot go from Stable to Dead"):
         to.shard.groups.group("g").settle(deleted=True)
+    with pytest.raises(FleetError, match="members of group g subscribe to other topics"):
+        join(to, "m2", topics=("b",))
 
 
 def test_hash_of_every_length() -> None:

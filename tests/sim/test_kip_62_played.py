@@ -7,12 +7,9 @@ import pytest
 
 from fleet.commands.simulate import ScenarioSpec, load_scenario
 from fleet.errors import ConfigError
-from fleet.sim.coordinator.requests import ErrorCode, HeartbeatResponse, LeaveGroupRequest
-from fleet.sim.scenarios.classic_client import LATE_MS, JavaClient
 from fleet.sim.scenarios.group_scenario import CLIENTS, Scenario, ScenarioEvent
 from fleet.sim.scenarios.library import library
 from fleet.sim.scenarios.play import ScenarioOutcome, play
-from fleet.sim.scenarios.simulated_client import ClientState
 
 AT = 60_000
 BEFORE, AFTER = "java-0.10.0", "java-0.10.1"
@@ -70,41 +67,6 @@ def test_a_round_waits_for_a_session_before_and_for_the_batch_with_it() -> None:
     assert (after.rebalances, after.duplicates) == (1, 0), "it commits, and joins the round"
     assert after.longest in range(20_900, 24_100)
     assert after.settled in range(25_000, 25_100)
-
-
-class _Place:
-    """Keeps what is sent."""
-
-    now = AT
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-
-    def send(self, _: Any, request: Any) -> None:
-        self.sent.append(request)
-
-    def tell(self, who: int, what: str) -> None:
-        """Nobody reads it."""
-
-
-@pytest.mark.parametrize(
-    ("client", "interval", "version", "timeout"),
-    [(BEFORE, 300_000, 0, SESSION), (AFTER, 300_000, 1, 300_000), (AFTER, 6_000, 1, SESSION)],
-)
-def test_join_group_as_it_was(client: str, interval: int, version: int, timeout: int) -> None:
-    """The coordinator takes the session of version 0 as the rebalance timeout."""
-    place: Any = _Place()
-    scenario = Scenario(client=client, session_timeout=SESSION, max_poll_interval=interval)
-    member = JavaClient(0, scenario, place)
-    member.state = ClientState.CONNECTING
-    member.forget()
-    member.join()
-    (sent,) = place.sent
-    assert (sent.version, sent.session_timeout_ms, sent.rebalance_timeout_ms) == (
-        version,
-        SESSION,
-        timeout,
-    )
 
 
 @pytest.mark.parametrize(
@@ -174,77 +136,6 @@ def test_whatever_comes_and_goes_every_partition_finds_an_owner(client: str, see
     found = played(client, *story, seed=seed, max_poll_interval=60_000)
     assert found.settled is not None
     assert found == played(client, *story, seed=seed, max_poll_interval=60_000)
-
-
-class Around:
-    """What a member has around it, written down."""
-
-    def __init__(self) -> None:
-        self.now = AT
-        self.sent: list[Any] = []
-        self.waits: list[int] = []
-
-    def send(self, _: Any, request: Any) -> None:
-        self.sent.append(request)
-
-    def after(self, delay: int, _: Any) -> None:
-        self.waits.append(delay)
-
-    def tell(self, *_: Any) -> None: ...
-
-    def own(self, *_: Any) -> None: ...
-
-    def disown(self, *_: Any) -> None: ...
-
-
-@pytest.fixture
-def member(request: pytest.FixtureRequest) -> JavaClient:
-    """One that owns two partitions and is at a batch."""
-    made = JavaClient(1, Scenario(3, client=request.param), Around())
-    made.state, made.member_id, made.generation, made.owned = ClientState.STEADY, "m", 1, (0, 1)
-    made.busy_until = AT + 20_000
-    return made
-
-
-@pytest.mark.parametrize("member", [BEFORE], indirect=True)
-def test_what_is_answered_during_a_batch_is_read_by_the_next_poll(member: JavaClient) -> None:
-    """Without a thread: that the group rebalances too."""
-    member.receive(HeartbeatResponse(ErrorCode.REBALANCE_IN_PROGRESS))
-    assert (member.state, member.place.sent) == (ClientState.STEADY, [])
-    member.busy_until = AT
-    member._polled()
-    assert member.state is not ClientState.STEADY
-
-
-@pytest.mark.parametrize("member", [AFTER], indirect=True)
-def test_a_thread_that_leaves_says_so_and_tells_the_application_nothing(
-    member: JavaClient,
-) -> None:
-    """Its partitions are its own until its commit is refused."""
-    member.poll_interval_over()
-    (leave,) = member.place.sent
-    assert isinstance(leave, LeaveGroupRequest)
-    assert [each.member_id for each in leave.members] == ["m"]
-    assert (member.owned, member.duplicates) == ((0, 1), 0)
-
-
-@pytest.mark.parametrize("member", CLIENTS[1:], indirect=True)
-def test_the_first_heartbeat_is_due_an_interval_after_the_assignment(member: JavaClient) -> None:
-    """Not at once, and not an interval after the one before the round."""
-    member._beaten_at = AT - 2_000
-    member._begin_heartbeats()
-    assert member.place.waits == [Scenario(3).heartbeat_interval + LATE_MS]
-
-
-@pytest.mark.parametrize("member", [BEFORE], indirect=True)
-def test_a_batch_is_lost_once(member: JavaClient) -> None:
-    """However many tell it."""
-    member.lose_batch()
-    member.lose_batch()
-    assert member.duplicates == 1
-    member.busy_until += 1
-    member.lose_batch()
-    assert member.duplicates == 2
 
 
 def test_two_batches_at_once_are_as_long_as_the_longer_one() -> None:

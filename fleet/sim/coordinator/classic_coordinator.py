@@ -35,7 +35,6 @@ from fleet.sim.coordinator.requests import (
     Client,
     CommittedPartition,
     CommittedTopic,
-    DeleteGroupsRequest,
     ErrorCode,
     GroupRecord,
     HeartbeatRequest,
@@ -141,7 +140,7 @@ class ClassicOffsets:
         completing = group.state is ClassicState.COMPLETING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if completing else ErrorCode.NONE
 
-    # Expiry and deletion.
+    # Expiry.
 
     def expired(self) -> Iterator[GroupRecord]:
         """Tombstones of offsets that are too old, and of empty groups without offsets."""
@@ -164,17 +163,6 @@ class ClassicOffsets:
         around = self.rounds.around
         return not subscribed and around.now - since >= around.config.offsets_retention
 
-    def deleted(self, name: str) -> tuple[ErrorCode, tuple[GroupRecord, ...]]:
-        """Whether a group may be deleted, and the tombstones of all that there is of it."""
-        group = self.groups.get(name)
-        if group is None or group.state is ClassicState.DEAD:
-            return ErrorCode.GROUP_ID_NOT_FOUND, ()
-        if group.state is not ClassicState.EMPTY:
-            return ErrorCode.NON_EMPTY_GROUP, ()
-        offsets = [self._tombstone(name, each) for each in self.committed.get(name, {})]
-        group_record = GroupRecord(record_key(encoding.GROUP_METADATA, name), None)
-        return ErrorCode.NONE, (*offsets, group_record)
-
     @staticmethod
     def _tombstone(group: str, at: tuple[str, int]) -> GroupRecord:
         return GroupRecord(record_key(encoding.OFFSET_COMMIT, group, *at), None)
@@ -183,7 +171,7 @@ class ClassicOffsets:
 CLEANUP_KEY = "expire-group-metadata"
 """The timer of expired offsets and empty groups."""
 
-AnyRequest = ClassicRequest | OffsetCommitRequest | DeleteGroupsRequest
+AnyRequest = ClassicRequest | OffsetCommitRequest
 _REFUSAL: dict[type, Any] = {
     JoinGroupRequest: JoinGroupResponse,
     SyncGroupRequest: SyncGroupResponse,
@@ -304,8 +292,6 @@ class ClassicCoordinator:
 
     def _out_of_bounds(self, request: AnyRequest) -> Any:
         """What the broker refuses before a group is looked for."""
-        if isinstance(request, DeleteGroupsRequest):
-            return None
         if not request.group_id and not isinstance(request, OffsetCommitRequest):
             return _REFUSAL[type(request)](error_code=ErrorCode.INVALID_GROUP_ID)
         if isinstance(request, JoinGroupRequest):
@@ -329,17 +315,9 @@ class ClassicCoordinator:
                 return self._requests.leave(request)
             case OffsetCommitRequest():
                 return self._offsets.commit(request)
-            case DeleteGroupsRequest():
-                return self._delete(request)
-
-    def _delete(self, request: DeleteGroupsRequest) -> tuple[Decision, Any]:
-        found = {name: self._offsets.deleted(name) for name in request.groups_names}
-        records = tuple(record for _, written in found.values() for record in written)
-        codes = {name: int(code) for name, (code, _) in found.items()}
-        return PendingWrite(records, nothing_done, learnt=True) if records else None, codes
 
     def _refuse(self, ticket: int | None, request: AnyRequest | None, error: ErrorCode) -> None:
-        if request is not None and type(request) in _REFUSAL:
+        if request is not None:
             self.around.answer(ticket, _REFUSAL[type(request)](error_code=answered_error(error)))
 
     # Writes.

@@ -8,17 +8,16 @@ is slower than Kafka's code, and Kafka 4.3.1 is one version.
 
 Not modelled: groups that are both classic and KIP-848 (conversion either way), share and streams
 groups, offsets (an empty group is one without any), access rules, appends that fail, ids that the
-broker makes (version 0 of the request), brokers that change racks, and expressions that only RE2
-knows. Where several members leave by one request, Java walks them in an order that differs from
-run to run; here it is theirs.
+broker makes (version 0 of the request), racks, members that subscribe to different topics or by
+expressions, and assignors other than `uniform`. Where several members leave by one request, Java
+walks them in an order that differs from run to run; here it is theirs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
 
-from fleet.sim.coordinator import consumer_heartbeat, consumer_shard
+from fleet.sim.coordinator import consumer_shard
 from fleet.sim.coordinator.consumer_group import AWAY, LEFT, ConsumerMemberState
-from fleet.sim.coordinator.consumer_heartbeat import NEXT_TOPIC_CHECK_MS, check, heartbeat
+from fleet.sim.coordinator.consumer_heartbeat import check, heartbeat
 from fleet.sim.coordinator.consumer_records import ConsumerRecord
 from fleet.sim.coordinator.consumer_shard import (
     BROKER_DEFAULTS,
@@ -36,7 +35,6 @@ from fleet.sim.coordinator.requests import (
 )
 from fleet.sim.coordinator.topic_image import TopicFacts, TopicImage
 
-ConsumerRequest: TypeAlias = ConsumerGroupHeartbeatRequest | LeaveGroupRequest
 _ANYONE = Client()
 
 
@@ -63,7 +61,7 @@ class ConsumerCoordinator:
     ) -> ConsumerGroupHeartbeatResponse:
         """A heartbeat, a join or a leave of a member."""
         try:
-            check(asked, self.shard.settings.assignors)
+            check(asked)
             if asked.member_epoch in (LEFT, AWAY):
                 answer, records = consumer_shard.leave(self.shard, asked)
             else:
@@ -84,15 +82,6 @@ class ConsumerCoordinator:
         self._write(records)
         return answer
 
-    def delete_group(self, group: str) -> int:
-        """The group goes, if it is empty; Kafka's error code, 0 for none."""
-        try:
-            records = consumer_shard.deleted(self.shard, group)
-        except RequestRefused as refused:
-            return int(refused.code)
-        self._write(records)
-        return 0
-
     def advance(self, until: int) -> Iterator[str]:
         """Time goes on: each timer goes off at its own moment; yields their keys, after it."""
         while (due := self.shard.timers.take(until)) is not None:
@@ -104,37 +93,15 @@ class ConsumerCoordinator:
             yield due.key
         self.shard.now = max(self.shard.now, until)
 
-    def resolve(self) -> None:
-        """The expressions that groups wait for are resolved, against the topics as they are."""
-        shard, waiting = self.shard, self.shard.to_resolve
-        while waiting:
-            group_id, regexes = next(iter(waiting.items()))
-            del waiting[group_id]
-            group = shard.groups.by_id.get(group_id)
-            if group is None:
-                continue
-            answers = consumer_heartbeat.resolved(regexes, shard.image, shard.now)
-            epoch, records = consumer_heartbeat.taken_up(group, answers, shard.image)
-            if epoch is not None:
-                group.note_topic_check(shard.now + NEXT_TOPIC_CHECK_MS, epoch)
-            self._write(records)
-
     def set_topics(self, topics: Iterable[TopicFacts]) -> None:
         """The cluster's topics are now these; groups that know a changed one look again."""
         shard, old = self.shard, self.shard.image
         new = shard.image = TopicImage(old.version + 1, topics)
-        made = new.by_id.keys() - old.by_id.keys()
-        if made or shard.newest_topics == -1:
-            shard.newest_topics = new.version
         names = {old.by_id[each].name for each in old.by_id.keys() - new.by_id.keys()}
         names |= {topic.name for topic in new.by_id.values() if topic != old.by_id.get(topic.id)}
         for group in shard.groups.by_id.values():
             if not names.isdisjoint(group.topics):
                 group.note_topic_check(0, 0)
-
-    def configure(self, group: str, settings: ConsumerGroupSettings) -> None:
-        """A group has settings of its own from now on."""
-        self.shard.overrides = {**self.shard.overrides, group: settings}
 
     def fail_over(self, log: Sequence[ConsumerRecord] | None = None) -> None:
         """Another broker takes over and knows the log only; `log`: what was left of it.
@@ -144,10 +111,8 @@ class ConsumerCoordinator:
         before, self.log = self.shard, list(self.log if log is None else log)
         self.shard = shard = ConsumerShard(
             settings=before.settings,
-            overrides=before.overrides,
             now=before.now,
             image=before.image,
-            newest_topics=before.image.version,
         )
         shard.groups.take_up(self.log)
         for group in shard.groups.by_id.values():

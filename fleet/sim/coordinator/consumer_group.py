@@ -6,10 +6,10 @@ nothing else; what is not in the log (when to look at the topics again) starts a
 event makes records first and is visible only when they are applied.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from fleet.errors import FleetError
 from fleet.sim.assignors import Target
@@ -19,7 +19,7 @@ from fleet.sim.hashing import HashOrder, SlotOrder
 # A member of a KIP-848 group: what it told of itself, where it stands, what it owns.
 #
 # The machine of a member (`ConsumerMemberState`) moves by what the coordinator finds at a
-# heartbeat (`MemberAction`); `MOVES` is the one table, `moved` the one way through it.
+# heartbeat (`MemberAction`), by the table `MOVES`.
 
 
 Owned: TypeAlias = HashOrder[bytes, HashOrder[int, int]]
@@ -36,21 +36,11 @@ class ConsumerMemberState(Enum):
     UNREVOKED: it was told to give up partitions and has not yet said that it did; its epoch
       stays, and its rebalance timer runs.
     UNRELEASED: it has reached the target's epoch, but partitions of it are still another's.
-    UNKNOWN: a record of a newer broker said something else; it must come back with nothing.
     """
 
     STABLE = 0
     UNREVOKED = 1
     UNRELEASED = 2
-    UNKNOWN = 127
-
-    @classmethod
-    def of(cls, number: int) -> "ConsumerMemberState":
-        """The state that a record names; UNKNOWN for a number of a newer broker."""
-        return cls(number) if number in _NUMBERS else cls.UNKNOWN
-
-
-_NUMBERS: Final = {0, 1, 2}
 
 
 class MemberAction(Enum):
@@ -59,45 +49,19 @@ class MemberAction(Enum):
     REVOKE: the member owns partitions that are not in its target, and has not let them go.
     WAIT: it owns nothing too much, but some of its target is still owned by another.
     SETTLE: it owns all of its target.
-    PRUNE: its subscription changed: what it no longer subscribes to goes before a new target.
     """
 
     REVOKE = "revoke"
     WAIT = "wait"
     SETTLE = "settle"
-    PRUNE = "prune"
 
 
-_RECONCILED: Final = {
+MOVES: Final = {
     MemberAction.REVOKE: ConsumerMemberState.UNREVOKED,
     MemberAction.WAIT: ConsumerMemberState.UNRELEASED,
     MemberAction.SETTLE: ConsumerMemberState.STABLE,
 }
-MOVES: Final[Mapping[tuple[ConsumerMemberState, MemberAction], frozenset[ConsumerMemberState]]] = {
-    **{
-        (old, what): frozenset({new})
-        for old in ConsumerMemberState
-        for what, new in _RECONCILED.items()
-    },
-    (ConsumerMemberState.STABLE, MemberAction.PRUNE): frozenset(
-        {ConsumerMemberState.STABLE, ConsumerMemberState.UNREVOKED}
-    ),
-    (ConsumerMemberState.UNREVOKED, MemberAction.PRUNE): frozenset({ConsumerMemberState.UNREVOKED}),
-}
-
-
-def moved(
-    old: ConsumerMemberState, what: MemberAction, new: ConsumerMemberState
-) -> ConsumerMemberState:
-    """The new state. Raises FleetError for a move that the table does not have."""
-    legal = MOVES.get((old, what), frozenset())
-    if new not in legal:
-        allowed = ", ".join(sorted(each.name for each in legal)) or "nothing"
-        raise FleetError(
-            f"a member in state {old.name} cannot become {new.name} by {what.name}: "
-            f"from there it leads to {allowed}; this is a bug of the model"
-        )
-    return new
+"""What the coordinator finds → where that leads from every state."""
 
 
 def _no_owned() -> Owned:
@@ -122,7 +86,6 @@ class ConsumerMember:
     client: str = ""
     host: str = ""
     topics: HashOrder[str, None] = field(default_factory=_no_names)
-    regex: str | None = ""
     assignor: str | None = None
     assigned: Owned = field(default_factory=_no_owned)
     revoking: Owned = field(default_factory=_no_owned)
@@ -146,11 +109,6 @@ class ConsumerMember:
     def is_reconciled_to(self, epoch: int) -> bool:
         """Whether it has all of the target of that epoch."""
         return self.state is ConsumerMemberState.STABLE and self.epoch == epoch
-
-    @property
-    def subscribed_regex(self) -> str | None:
-        """The regular expression, None where it has none."""
-        return self.regex or None
 
 
 _FIELDS: Final = {
@@ -191,65 +149,8 @@ GROUP_MOVES: Final[Mapping[ConsumerGroupState, frozenset[ConsumerGroupState]]] =
 """State → where the records of one event may lead: a join, a leave, a target, a deletion."""
 
 
-class Subscribers(NamedTuple):
-    """Of one topic: members that name it, and regular expressions that match it."""
-
-    by_name: int = 0
-    by_regex: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """The topics that a regular expression matched; `at_ms` when, at a version of the metadata."""
-
-    topics: HashOrder[str, None]
-    version: int
-    at_ms: int
-
-
 class BrokenLog(FleetError):
     """Records that no coordinator can take up: they contradict each other."""
-
-
-_NOBODY: Final = Subscribers()
-
-
-def counted(
-    topics: dict[str, Subscribers], names: Iterable[str], by_name: int = 0, by_regex: int = 0
-) -> None:
-    """Adds or takes away subscribers of topics; a topic without any is dropped."""
-    for name in names:
-        old = topics.get(name)
-        if by_name + by_regex < 0 and old is None:
-            continue
-        now = old or _NOBODY
-        new = Subscribers(now.by_name + by_name, now.by_regex + by_regex)
-        if new == _NOBODY:
-            topics.pop(name, None)
-        else:
-            topics[name] = new
-
-
-def tallied(counts: dict[str, int], name: str | None, by: int) -> None:
-    """Adds one to a count or takes one away; a count of none is dropped."""
-    if name is None:
-        return
-    value = counts.get(name, 0) + by
-    if value > 0:
-        counts[name] = value
-    else:
-        counts.pop(name, None)
-
-
-def is_homogeneous(
-    regexes: Mapping[str, int], topics: Mapping[str, Subscribers], members: int
-) -> bool:
-    """Whether all members subscribe to the same topics, by which an assignor picks its way."""
-    if not regexes:
-        return all(each.by_name == members for each in topics.values())
-    if next(iter(regexes.values())) != members:
-        return False
-    return all(each.by_regex == 1 and each.by_name <= 0 for each in topics.values())
 
 
 class EpochGroup:
@@ -262,17 +163,11 @@ class EpochGroup:
         self.target_epoch = 1
         self.computed_ms = 0
         self.state = ConsumerGroupState.EMPTY
-        self.homogeneous = True
         self.members: SlotOrder[str, ConsumerMember] = SlotOrder()
         self.targets: dict[str, Target] = {}
         self.target_owners: dict[bytes, dict[int, str]] = {}
         self.statics: dict[str, str] = {}
-        self.assignors: SlotOrder[str, int] = SlotOrder()
-        self.topics: dict[str, Subscribers] = {}
-        self.regexes: SlotOrder[str, int] = SlotOrder()
-        self.resolved: SlotOrder[str, Resolved] = SlotOrder()
         self.owner_epochs: dict[bytes, dict[int, int]] = {}
-        self.has_old_metadata = False
         # Not in the log: until when, and for which epoch, the topics were looked at.
         self.looked_until_ms = 0
         self.looked_at_epoch = 0
@@ -280,6 +175,12 @@ class EpochGroup:
         """Who had not reached the target when somebody looked last."""
 
     # Reading.
+
+    @property
+    def topics(self) -> HashOrder[str, None]:
+        """The names to which every member subscribes."""
+        first = next(iter(dict.values(self.members)), None)
+        return _no_names() if first is None else first.topics
 
     def epoch_of(self, topic: bytes, partition: int) -> int:
         """The epoch of the member that owns a partition now, -1 where it is free."""
@@ -313,42 +214,6 @@ class EpochGroup:
         """The topics were looked at; `epoch` is what the group will have."""
         self.looked_until_ms, self.looked_at_epoch = until_ms, epoch
 
-    def topics_with(
-        self, old: ConsumerMember | None, new: ConsumerMember | None
-    ) -> dict[str, Subscribers]:
-        """Subscribers by topic as they will be when a member is another; None: no such member."""
-        topics = dict(self.topics)
-        if old is not None:
-            counted(topics, old.topics, by_name=-1)
-        if new is not None:
-            counted(topics, new.topics, by_name=1)
-        before = old.subscribed_regex if old is not None else None
-        after = new.subscribed_regex if new is not None else None
-        if before is not None and before != after and self.regexes.get(before) == 1:
-            known = self.resolved.get(before)
-            counted(topics, known.topics if known else (), by_regex=-1)
-        return topics
-
-    def regexes_with(self, old: ConsumerMember, new: ConsumerMember) -> Mapping[str, int]:
-        """Members by regular expression as they will be when one is another."""
-        if old.subscribed_regex == new.subscribed_regex:
-            return self.regexes
-        counts = HashOrder.copied(self.regexes)
-        recount(counts, old.subscribed_regex, new.subscribed_regex)
-        return counts
-
-    def names_of(self, member: ConsumerMember) -> Mapping[str, None]:
-        """The topics that a member subscribes to, by name or by its resolved expression."""
-        known = self.resolved.get(member.regex) if member.regex else None
-        if known is None or not known.topics:
-            return member.topics
-        if not member.topics:
-            return known.topics
-        large, small = known.topics, member.topics
-        if len(small) > len(large):
-            large, small = small, large
-        return dict.fromkeys((*large, *small))
-
     # Changing: only records come here.
 
     def set_epoch(self, epoch: int, metadata_hash: int) -> None:
@@ -366,7 +231,6 @@ class EpochGroup:
         """
         old = self.members.get(new.id)
         self.members[new.id] = new
-        self._recount(old, new)
         if old is not None:
             self._release(old)
         for owned in (new.assigned, new.revoking):
@@ -377,7 +241,6 @@ class EpochGroup:
     def remove_member(self, member_id: str) -> None:
         """Takes a member out."""
         old = self.members.pop(member_id)
-        self._recount(old, None)
         self._release(old)
         if old.instance is not None:
             self.statics.pop(old.instance, None)
@@ -391,15 +254,6 @@ class EpochGroup:
         """A member has no target any more."""
         self._retarget(member_id, HashOrder())
         self.targets.pop(member_id, None)
-
-    def set_resolved(self, regex: str, new: Resolved | None) -> None:
-        """What a regular expression matched; None where nobody uses it any more."""
-        old = self.resolved.pop(regex, None)
-        if old is not None:
-            counted(self.topics, old.topics, by_regex=-1)
-        if new is not None:
-            self.resolved[regex] = new
-            counted(self.topics, new.topics, by_regex=1)
 
     def settle(self, *, deleted: bool = False) -> None:
         """Says where the group stands, after all records of one event.
@@ -432,17 +286,6 @@ class EpochGroup:
                 self._behind = each.id
                 return False
         return True
-
-    def _recount(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
-        if old is not None:
-            counted(self.topics, old.topics, by_name=-1)
-            tallied(self.assignors, old.assignor, -1)
-            tallied(self.regexes, old.subscribed_regex, -1)
-        if new is not None:
-            counted(self.topics, new.topics, by_name=1)
-            tallied(self.assignors, new.assignor, 1)
-            tallied(self.regexes, new.subscribed_regex, 1)
-        self.homogeneous = is_homogeneous(self.regexes, self.topics, len(self.members))
 
     def _release(self, old: ConsumerMember) -> None:
         """Its partitions are free, but for those that another owns by now."""
@@ -477,14 +320,3 @@ class EpochGroup:
             for partition in after:
                 if partition not in before:
                     owners[partition] = member_id
-
-
-def recount(counts: HashOrder[str, int], old: str | None, new: str | None) -> None:
-    """Takes one from the old and adds one to the new, as Java's `compute` does."""
-    if old is not None and old in counts:
-        if counts[old] == 1:
-            del counts[old]
-        else:
-            counts[old] -= 1
-    if new is not None:
-        counts.put_first(new, counts.get(new, 0) + 1)

@@ -19,7 +19,7 @@ from fleet.log.records import record_key, uvarint
 from fleet.sim.assignors import Target
 from fleet.sim.coordinator.consumer_group import ConsumerMember, Owned
 
-EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
+EPOCH, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT = 3, 4, 5, 6, 7, 8
 """Record types: the first two bytes of a key."""
 
 Listed: TypeAlias = Sequence[tuple[bytes, Sequence[int], Sequence[int]]]
@@ -47,7 +47,6 @@ class MemberValue:
     client: str
     host: str
     topics: tuple[str, ...]
-    regex: str | None
     rebalance_timeout_ms: int
     assignor: str | None
 
@@ -57,17 +56,18 @@ class MemberValue:
         topics = tuple(sorted(member.topics))
         told = (member.instance, member.rack, member.client, member.host)
         timeout = member.rebalance_timeout_ms
-        return cls(*told, topics, member.regex, timeout, member.assignor)
+        return cls(*told, topics, timeout, member.assignor)
 
     def written(self) -> bytes:
-        """The value's bytes: it ends with a classic member that is null, said in full."""
+        """The value's bytes: no regular expression, and a classic member that is null, in full."""
         told = (self.instance, self.rack, self.client, self.host)
         return b"".join(
             (
                 b"\0\0",
                 *map(_text, told),
-                _texts(self.topics),
-                _text(self.regex),
+                uvarint(len(self.topics) + 1),
+                *map(_text, self.topics),
+                _text(""),
                 struct.pack(">i", self.rebalance_timeout_ms),
                 _text(self.assignor),
                 b"\x01\x00\x01\x00",
@@ -133,46 +133,11 @@ class CurrentValue:
         return b"".join((*parts, b"\0"))
 
 
-@dataclass(frozen=True, slots=True)
-class RegexValue:
-    """The topics that a regular expression matched, sorted, at a version of the metadata."""
-
-    topics: tuple[str, ...]
-    version: int
-    resolved_ms: int
-
-    def written(self) -> bytes:
-        """Encodes the value of the record."""
-        return (
-            b"\0\0"
-            + _texts(self.topics)
-            + struct.pack(">qq", self.version, self.resolved_ms)
-            + b"\0"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class OldMetadataValue:
-    """The topics as brokers before 4.1 wrote them, here without any: today only its end is."""
-
-    def written(self) -> bytes:
-        """Encodes the value of the record."""
-        return b"\0\0\x01\0"
-
-
-Value: TypeAlias = (
-    EpochValue
-    | MemberValue
-    | TargetEpochValue
-    | TargetValue
-    | CurrentValue
-    | RegexValue
-    | OldMetadataValue
-)
+Value: TypeAlias = EpochValue | MemberValue | TargetEpochValue | TargetValue | CurrentValue
 
 
 class ConsumerRecord(NamedTuple):
-    """One record: its type, its group, the rest of its key (a member id, a regex), its value."""
+    """One record: its type, its group, the rest of its key (a member id), its value."""
 
     type: int
     group: str
@@ -200,10 +165,6 @@ def _text(text: str | None) -> bytes:
 @lru_cache(maxsize=4096)
 def _key(kind: int, group: str, about: str | None) -> bytes:
     return record_key(kind, group) if about is None else record_key(kind, group, about)
-
-
-def _texts(texts: Sequence[str]) -> bytes:
-    return uvarint(len(texts) + 1) + b"".join(map(_text, texts))
 
 
 def _ints(values: Sequence[int]) -> bytes:

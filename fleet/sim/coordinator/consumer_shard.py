@@ -1,6 +1,6 @@
 """What a coordinator of KIP-848 groups has at hand: groups, topics, timers, settings, the time."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -14,15 +14,12 @@ from fleet.sim.coordinator.consumer_group import (
     ConsumerMemberState,
     EpochGroup,
     Owned,
-    Resolved,
-    counted,
 )
 from fleet.sim.coordinator.consumer_records import (
     CURRENT,
     EPOCH,
     MEMBER,
     PARTITION_METADATA,
-    REGEX,
     TARGET,
     TARGET_EPOCH,
     ConsumerRecord,
@@ -30,8 +27,6 @@ from fleet.sim.coordinator.consumer_records import (
     EpochValue,
     Listed,
     MemberValue,
-    OldMetadataValue,
-    RegexValue,
     TargetEpochValue,
     TargetValue,
 )
@@ -103,14 +98,8 @@ class ConsumerGroups:
             group.set_epoch(value.epoch, value.metadata_hash)
         elif isinstance(value, TargetEpochValue):
             group.set_target_epoch(value.epoch, value.computed_ms)
-        elif isinstance(value, RegexValue):
-            topics: HashOrder[str, None] = HashOrder.collected(value.topics, None)
-            resolved = Resolved(topics, value.version, value.resolved_ms)
-            group.set_resolved(str(record.about), resolved)
         elif isinstance(value, TargetValue):
             group.set_target(str(record.about), _target(value))
-        elif isinstance(value, OldMetadataValue):
-            group.has_old_metadata = True
         else:
             old = group.members.get(str(record.about)) or ConsumerMember(id=str(record.about))
             group.set_member(_as_told(old, value))
@@ -119,10 +108,6 @@ class ConsumerGroups:
         about = str(record.about)
         if record.type == EPOCH:
             self._delete(group)
-        elif record.type == REGEX:
-            group.set_resolved(about, None)
-        elif record.type == PARTITION_METADATA:
-            group.has_old_metadata = False
         elif record.type == TARGET:
             group.remove_target(about)
         elif record.about is None:
@@ -178,7 +163,7 @@ def _as_told(old: ConsumerMember, value: MemberValue | CurrentValue) -> Consumer
         return old.having(
             epoch=value.epoch,
             previous_epoch=value.previous_epoch,
-            state=ConsumerMemberState.of(value.state),
+            state=ConsumerMemberState(value.state),
             assigned=_owned(value.assigned),
             revoking=_owned(value.revoking),
         )
@@ -188,7 +173,6 @@ def _as_told(old: ConsumerMember, value: MemberValue | CurrentValue) -> Consumer
         client=value.client,
         host=value.host,
         topics=HashOrder.collected(value.topics, None, len(value.topics)),
-        regex=value.regex,
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         assignor=value.assignor,
     )
@@ -196,15 +180,13 @@ def _as_told(old: ConsumerMember, value: MemberValue | CurrentValue) -> Consumer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupSettings:
-    """What the broker, or one group of it, is configured with; Kafka 4.3's defaults, in ms."""
+    """What the broker is configured with; Kafka 4.3's defaults, in ms."""
 
     session_ms: int = 45_000
     heartbeat_ms: int = 5_000
     max_size: int = 2_147_483_647
     assignment_interval_ms: int = 1_000
-    regex_refresh_ms: int = 600_000
     cleanup_ms: int = 600_000
-    assignors: tuple[str, ...] = ("uniform", "range")
 
 
 BROKER_DEFAULTS: Final = ConsumerGroupSettings()
@@ -220,24 +202,13 @@ class Expiry(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumerShard:
-    """`now` and all times in ms; `newest_topics` is the metadata version that last made one.
-
-    `to_resolve` are the expressions that a group waits for. None of it but the groups is in the
-    log: another broker begins it anew.
-    """
+    """`now` and all times in ms. Another broker takes over the groups, and begins the rest anew."""
 
     settings: ConsumerGroupSettings = BROKER_DEFAULTS
-    overrides: Mapping[str, ConsumerGroupSettings] = field(default_factory=dict)
     now: int = 0
     groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     image: TopicImage = field(default_factory=TopicImage)
-    newest_topics: int = -1
     timers: Timers[Expiry | None] = field(default_factory=Timers)
-    to_resolve: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def settings_of(self, group: str) -> ConsumerGroupSettings:
-        """The group's settings, the broker's where it has none."""
-        return self.overrides.get(group, self.settings)
 
     def expect_cleanup(self) -> None:
         """Empty groups are looked for after a while; of timers, the one without an expiry."""
@@ -246,7 +217,7 @@ class ConsumerShard:
     def expect_heartbeat(self, group: str, member: str) -> None:
         """The member's session begins anew."""
         key, expiry = _session(group, member)
-        self.timers.schedule(key, self.now + self.settings_of(group).session_ms, expiry)
+        self.timers.schedule(key, self.now + self.settings.session_ms, expiry)
 
     def expect_revocation(self, group: str, member: ConsumerMember) -> None:
         """The member has its rebalance timeout to give up partitions; else nothing is awaited."""
@@ -353,21 +324,12 @@ def expired(shard: ConsumerShard, expiry: Expiry) -> Records:
     return removed(shard, group, [member])
 
 
-def removed(shard: ConsumerShard, group: EpochGroup, members: Iterable[ConsumerMember]) -> Records:
+def removed(shard: ConsumerShard, group: EpochGroup, members: list[ConsumerMember]) -> Records:
     """The records by which members go for good; their timers go at once."""
     records: Records = []
-    topics = dict(group.topics)
-    users: HashOrder[str, int] = HashOrder()
     for member in members:
         records += without(group, member)
-        counted(topics, member.topics, by_name=-1)
-        if member.subscribed_regex:
-            users.put_first(member.subscribed_regex, users.get(member.subscribed_regex, 0) + 1)
-    for regex, count in users.items():
-        if group.regexes.get(regex, 0) == count:
-            records.append(ConsumerRecord(REGEX, group.id, regex, None))
-            if regex in group.resolved:
-                counted(topics, group.resolved[regex].topics, by_regex=-1)
+    topics = group.topics if len(members) < len(group.members) else ()
     value = EpochValue(group.epoch + 1, group_hash(topics, shard.image))
     records.append(ConsumerRecord(EPOCH, group.id, None, value))
     for member in members:
@@ -392,14 +354,6 @@ def replaced(group: EpochGroup, old: ConsumerMember, new: ConsumerMember) -> Rec
     ]
 
 
-def deleted(shard: ConsumerShard, group_id: str) -> Records:
-    """DeleteGroups of one. Raises RequestRefused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP)."""
-    group = shard.groups.group(group_id)
-    if group.members:
-        raise RequestRefused(ErrorCode.NON_EMPTY_GROUP)
-    return _deletion(group)
-
-
 def cleaned_up(shard: ConsumerShard) -> Records:
     """Empty groups go, as they have no offsets here; the next look is set."""
     groups = [group for group in shard.groups.by_id.values() if not group.members]
@@ -410,7 +364,6 @@ def cleaned_up(shard: ConsumerShard) -> Records:
 def _deletion(group: EpochGroup) -> Records:
     return [
         ConsumerRecord(TARGET_EPOCH, group.id, None, None),
-        *(ConsumerRecord(REGEX, group.id, regex, None) for regex in group.resolved),
         ConsumerRecord(PARTITION_METADATA, group.id, None, None),
         ConsumerRecord(EPOCH, group.id, None, None),
     ]

@@ -43,13 +43,10 @@ class ErrorCode(IntEnum):
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
     UNSTABLE_OFFSET_COMMIT = 88
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
-    INVALID_REGULAR_EXPRESSION = 128
 
 
 class RequestRefused(Exception):
@@ -210,7 +207,6 @@ class ConsumerGroupHeartbeatRequest(NamedTuple):
     rack_id: str | None = None
     rebalance_timeout_ms: int = -1
     subscribed_topic_names: tuple[str, ...] | None = None
-    subscribed_topic_regex: str | None = None
     server_assignor: str | None = None
     topic_partitions: tuple[TopicPartitions, ...] | None = None
     version: int = 1
@@ -283,17 +279,8 @@ class OffsetCommitResponse(NamedTuple):
     topics: tuple[CommittedTopic, ...] = ()
 
 
-class DeleteGroupsRequest(NamedTuple):
-    """DeleteGroups, of an empty group."""
-
-    groups_names: tuple[str, ...]
-
-
 ClassicRequest: TypeAlias = (
     JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
-)
-ClassicResponse: TypeAlias = (
-    JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
 )
 
 

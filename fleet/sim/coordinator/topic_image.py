@@ -4,39 +4,27 @@ A topic id is 16 bytes. Hashes are signed 64-bit numbers, as they stand in recor
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 from fleet.sim.hashing import xxh3_64
-
-_MAGIC: Final = b"\x00"
 
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """One topic. `racks` are those of each partition's replicas; empty where brokers have none."""
+    """One topic of brokers without racks."""
 
     id: bytes
     name: str
     partitions: int
-    racks: tuple[tuple[str, ...], ...] = ()
 
     @cached_property
     def hash(self) -> int:
-        """It covers id, name, partition count and racks."""
-        return _signed(xxh3_64(b"".join(self._hashed())))
-
-    def _hashed(self) -> Iterator[bytes]:
-        yield _MAGIC
-        yield self.id[7::-1] + self.id[:7:-1]
-        yield _text(self.name)
-        yield struct.pack("<i", self.partitions)
-        for partition in range(self.partitions):
-            yield struct.pack("<i", partition)
-            for rack in sorted(self.racks[partition]) if self.racks else ():
-                yield struct.pack("<i", len(rack)) + _text(rack)
+        """It covers id, name and partition count."""
+        count, numbers = self.partitions, range(self.partitions)
+        known = b"\x00" + self.id[7::-1] + self.id[:7:-1] + _text(self.name)
+        return _signed(xxh3_64(known + struct.pack(f"<{count + 1}i", count, *numbers)))
 
 
 class TopicImage:

@@ -1,22 +1,17 @@
 package org.apache.kafka.coordinator.group;
 
 import java.net.InetAddress;
-import java.util.ArrayList;
-import java.util.Iterator;
-import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.BiFunction;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.JsonNodeFactory;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 
 import org.slf4j.LoggerFactory;
 
 import org.apache.kafka.common.message.ConsumerGroupHeartbeatRequestDataJsonConverter;
 import org.apache.kafka.common.message.ConsumerGroupHeartbeatResponseData;
 import org.apache.kafka.common.message.ConsumerGroupHeartbeatResponseDataJsonConverter;
-import org.apache.kafka.common.message.DeleteGroupsResponseData;
 import org.apache.kafka.common.message.HeartbeatRequestDataJsonConverter;
 import org.apache.kafka.common.message.HeartbeatResponseData;
 import org.apache.kafka.common.message.HeartbeatResponseDataJsonConverter;
@@ -29,13 +24,6 @@ import org.apache.kafka.common.message.LeaveGroupResponseDataJsonConverter;
 import org.apache.kafka.common.message.OffsetCommitRequestDataJsonConverter;
 import org.apache.kafka.common.message.OffsetCommitResponseData;
 import org.apache.kafka.common.message.OffsetCommitResponseDataJsonConverter;
-import org.apache.kafka.common.message.OffsetDeleteRequestDataJsonConverter;
-import org.apache.kafka.common.message.OffsetDeleteResponseData;
-import org.apache.kafka.common.message.OffsetDeleteResponseDataJsonConverter;
-import org.apache.kafka.common.message.OffsetFetchRequestData;
-import org.apache.kafka.common.message.OffsetFetchRequestDataJsonConverter;
-import org.apache.kafka.common.message.OffsetFetchResponseData;
-import org.apache.kafka.common.message.OffsetFetchResponseDataJsonConverter;
 import org.apache.kafka.common.message.SyncGroupRequestDataJsonConverter;
 import org.apache.kafka.common.message.SyncGroupResponseData;
 import org.apache.kafka.common.message.SyncGroupResponseDataJsonConverter;
@@ -101,24 +89,6 @@ public class Call {
         } else if (api.equals("OffsetCommit")) {
             return to.commitOffset(
                 context, OffsetCommitRequestDataJsonConverter.read(body, newest));
-        } else if (api.equals("OffsetDelete")) {
-            return to.deleteOffsets(
-                context, OffsetDeleteRequestDataJsonConverter.read(body, newest));
-        } else if (api.equals("DeleteGroups")) {
-            List names = new ArrayList();
-            for (Object name : Json.in(body, "groupsNames")) {
-                names.add(((JsonNode) name).asText());
-            }
-            return to.deleteGroups(context, names);
-        } else if (api.equals("OffsetFetch")) {
-            OffsetFetchRequestData request = OffsetFetchRequestDataJsonConverter.read(body, newest);
-            OffsetFetchResponseData all = new OffsetFetchResponseData();
-            for (Object group : request.groups()) {
-                all.groups().add(to.fetchOffsets(
-                    (OffsetFetchRequestData.OffsetFetchRequestGroup) group, shard.committed()));
-            }
-            future.complete(all);
-            return null;
         }
         throw new IllegalArgumentException("no request is called " + api);
     }
@@ -193,23 +163,8 @@ public class Call {
         } else if (found instanceof ConsumerGroupHeartbeatResponseData) {
             return ConsumerGroupHeartbeatResponseDataJsonConverter.write(
                 (ConsumerGroupHeartbeatResponseData) found, newest);
-        } else if (found instanceof OffsetCommitResponseData) {
-            return OffsetCommitResponseDataJsonConverter.write(
-                (OffsetCommitResponseData) found, newest);
-        } else if (found instanceof OffsetDeleteResponseData) {
-            return OffsetDeleteResponseDataJsonConverter.write(
-                (OffsetDeleteResponseData) found, newest);
-        } else if (found instanceof OffsetFetchResponseData) {
-            return OffsetFetchResponseDataJsonConverter.write(
-                (OffsetFetchResponseData) found, newest);
         }
-        ObjectNode groups = JsonNodeFactory.instance.objectNode();
-        for (Iterator results = ((Iterable) found).iterator(); results.hasNext();) {
-            DeleteGroupsResponseData.DeletableGroupResult result =
-                (DeleteGroupsResponseData.DeletableGroupResult) results.next();
-            groups.put(result.groupId(), result.errorCode());
-        }
-        return groups;
+        return OffsetCommitResponseDataJsonConverter.write((OffsetCommitResponseData) found, newest);
     }
 
     private static String underscored(String name) {

@@ -1,7 +1,6 @@
 package org.apache.kafka.coordinator.group;
 
 import java.lang.reflect.Field;
-import java.util.ArrayList;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -19,7 +18,6 @@ import org.apache.kafka.coordinator.group.classic.ClassicGroupMember;
 import org.apache.kafka.coordinator.group.modern.Assignment;
 import org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroup;
 import org.apache.kafka.coordinator.group.modern.consumer.ConsumerGroupMember;
-import org.apache.kafka.coordinator.group.modern.consumer.ResolvedRegularExpression;
 
 /** What a group looks like inside, as JSON; bytes are hex. */
 public class GroupPicture {
@@ -85,17 +83,7 @@ public class GroupPicture {
         node.put("assignment_epoch", group.assignmentEpoch());
         node.put("assignment_timestamp", group.assignmentTimestamp());
         node.put("metadata_hash", Long.toString(group.metadataHash()));
-        node.put("subscription_type", group.subscriptionType().name());
         node.set("topics", sorted(group.subscribedTopicNames().keySet()));
-        ObjectNode expressions = node.putObject("regular_expressions");
-        for (Object each : new TreeMap(group.resolvedRegularExpressions()).entrySet()) {
-            Map.Entry entry = (Map.Entry) each;
-            ResolvedRegularExpression resolved = (ResolvedRegularExpression) entry.getValue();
-            ObjectNode one = expressions.putObject((String) entry.getKey());
-            one.set("topics", sorted(resolved.topics()));
-            one.put("version", resolved.version());
-            one.put("timestamp", resolved.timestamp());
-        }
         ArrayNode members = node.putArray("members");
         for (Object each : new TreeMap(group.members()).values()) {
             ConsumerGroupMember member = (ConsumerGroupMember) each;
@@ -110,7 +98,6 @@ public class GroupPicture {
             one.put("state", member.state().name());
             one.put("rebalance_timeout", member.rebalanceTimeoutMs());
             one.set("topics", sorted(member.subscribedTopicNames()));
-            one.put("regex", member.subscribedTopicRegex());
             one.put("assignor", (String) member.serverAssignorName().orElse(null));
             one.put("classic", member.useClassicProtocol());
             one.set("assigned", epochs(member.assignedPartitions()));

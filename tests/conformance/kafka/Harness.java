@@ -3,7 +3,6 @@ package org.apache.kafka.coordinator.group;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
-import java.net.InetAddress;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -56,7 +55,7 @@ public class Harness {
         FixedRandom.seed(Json.number(scenario, "seed", 0L));
         shard = new Shard(time, properties);
         if (Json.in(scenario, "topics") != null) {
-            shard.topics(Json.in(scenario, "topics"), Json.yes(scenario, "racks"));
+            shard.topics(Json.in(scenario, "topics"));
         }
         shard.load();
     }
@@ -104,12 +103,8 @@ public class Harness {
             if (!held.isEmpty()) {
                 settle((Object[]) held.remove(0), Json.text(event, "error", ""));
             }
-        } else if (op.equals("tasks")) {
-            tasks(append);
         } else if (op.equals("topics")) {
-            shard.topics(Json.in(event, "topics"), Json.yes(event, "racks"));
-        } else if (op.equals("group_config")) {
-            shard.configure(Json.text(event, "group", ""), Json.in(event, "config"));
+            shard.topics(Json.in(event, "topics"));
         } else if (op.equals("failover")) {
             failover(Json.yes(event, "kept"));
             written = Math.min(written, shard.log.size());
@@ -160,19 +155,6 @@ public class Harness {
             }
         }
         time.now = until;
-    }
-
-    private void tasks(String append) {
-        for (Task task = shard.executor.take(); task != null; task = shard.executor.take()) {
-            Object found = null;
-            Throwable failure = null;
-            try {
-                found = task.task.run();
-            } catch (Throwable error) {
-                failure = error;
-            }
-            finish(new Object[] {task.operation.onComplete(found, failure), null}, append);
-        }
     }
 
     /** Another broker loads the log; `kept`: what was not durable is in it all the same. */

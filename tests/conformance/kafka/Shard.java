@@ -7,14 +7,12 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.Properties;
 
 import com.fasterxml.jackson.databind.JsonNode;
 
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.metadata.PartitionRecord;
-import org.apache.kafka.common.metadata.RegisterBrokerRecord;
 import org.apache.kafka.common.metadata.RemoveTopicRecord;
 import org.apache.kafka.common.metadata.TopicRecord;
 import org.apache.kafka.common.utils.LogContext;
@@ -96,7 +94,6 @@ public class Shard {
 
     void unload() {
         timer.cancelAll();
-        executor.cancelAll();
     }
 
     /** Writes records into the log; `replay`: the coordinator learns from them what it decided. */
@@ -124,31 +121,9 @@ public class Shard {
         snapshots.deleteSnapshotsUpTo(written);
     }
 
-    long committed() {
-        return written;
-    }
-
-    void configure(String group, JsonNode values) {
-        Properties properties = new Properties();
-        for (Iterator names = values.fieldNames(); names.hasNext();) {
-            String name = (String) names.next();
-            properties.put(name, Json.in(values, name).asText());
-        }
-        groupConfigs.updateGroupConfig(group, properties);
-    }
-
-    /**
-     * The cluster's topics are now these: {name: [id, partitions]}; with racks, partition i's
-     * replicas are on brokers i and i + 1 of four, each in a rack of its own.
-     */
-    void topics(JsonNode topics, boolean racks) {
+    /** The cluster's topics are now these: {name: [id, partitions]}. */
+    void topics(JsonNode topics) {
         MetadataDelta delta = new MetadataDelta.Builder().setImage(image).build();
-        if (racks) {
-            for (int broker = 0; broker < BROKERS; broker++) {
-                delta.replay(new RegisterBrokerRecord().setBrokerId(broker)
-                    .setRack("rack" + broker));
-            }
-        }
         for (Object each : image.topics().topicsById().values()) {
             TopicImage topic = (TopicImage) each;
             JsonNode named = Json.in(topics, topic.name());

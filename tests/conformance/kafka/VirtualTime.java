@@ -1,13 +1,8 @@
 package org.apache.kafka.coordinator.group;
 
 import java.util.ArrayList;
-import java.util.Collections;
-import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
-import java.util.Set;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
@@ -16,7 +11,7 @@ import org.apache.kafka.coordinator.common.runtime.CoordinatorExecutor;
 import org.apache.kafka.coordinator.common.runtime.CoordinatorTimer;
 
 /**
- * Time that stands until it is told to go on, with the coordinator's timers and tasks.
+ * Time that stands until it is told to go on, with the coordinator's timers.
  *
  * Timers that are due at one moment go off in the order in which they were set; Kafka promises
  * no order there, and its own mock has that of a heap. Cost: a timer is looked for one by one.
@@ -124,53 +119,19 @@ class VirtualTimer implements CoordinatorTimer {
     }
 }
 
-/** A task that waits to be run. */
-class Task {
-    final String key;
-    final CoordinatorExecutor.TaskRunnable task;
-    final CoordinatorExecutor.TaskOperation operation;
-
-    Task(String key, CoordinatorExecutor.TaskRunnable task,
-         CoordinatorExecutor.TaskOperation operation) {
-        this.key = key;
-        this.task = task;
-        this.operation = operation;
-    }
-}
-
-/** Tasks beside the coordinator's thread, run when they are asked for. */
+/** Has no tasks: Kafka's coordinator schedules them for regular expressions only. */
 class VirtualExecutor implements CoordinatorExecutor {
-    private final LinkedHashMap waiting = new LinkedHashMap();
-
     public boolean schedule(
         String key, CoordinatorExecutor.TaskRunnable task,
         CoordinatorExecutor.TaskOperation operation
     ) {
-        if (waiting.containsKey(key)) {
-            return false;
-        }
-        waiting.put(key, new Task(key, task, operation));
-        return true;
+        throw new IllegalStateException("no member subscribes by an expression");
     }
 
     public boolean isScheduled(String key) {
-        return waiting.containsKey(key);
+        return false;
     }
 
     public void cancel(String key) {
-        waiting.remove(key);
-    }
-
-    void cancelAll() {
-        waiting.clear();
-    }
-
-    /** Takes the task that waits longest; null where there is none. */
-    Task take() {
-        if (waiting.isEmpty()) {
-            return null;
-        }
-        Object key = waiting.keySet().iterator().next();
-        return (Task) waiting.remove(key);
     }
 }
