@@ -26,13 +26,14 @@ from pydantic import TypeAdapter
 from benchmarks.command import PROTOCOLS, number_option, protocol_option, running, wanted_protocols
 from benchmarks.figures import quantile
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
-from fleet.sim.scenarios.library import (
+from fleet.sim.scenarios.group_scenario import (
     FLEET_HEARTBEAT,
     FLEET_RESUBSCRIBE,
     FLEET_SESSION,
     HANDOVER,
     SETTLED,
+    Scenario,
+    ScenarioEvent,
 )
 from fleet.sim.scenarios.play import play
 from fleet.system.home import write_whole

@@ -27,8 +27,8 @@ import click
 from benchmarks.command import number_option, running, tell
 from benchmarks.figures import BenchmarkResult, Goal
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator, CoordinatorStep
-from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
-from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator, topic_id_bytes
+from fleet.sim.coordinator.consumer_shard import TopicFacts
 from fleet.sim.coordinator.requests import (
     Client,
     ConsumerGroupHeartbeatRequest,
@@ -43,7 +43,6 @@ from fleet.sim.coordinator.requests import (
     SyncGroupRequest,
     TopicPartitions,
 )
-from fleet.sim.coordinator.topic_image import TopicFacts
 from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
 from fleet.sim.scenarios.play import play
 

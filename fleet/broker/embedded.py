@@ -25,13 +25,15 @@ from typing import Any, Final
 from fleet.broker.jars import Kafka, find_kafka, java_environment, run_java
 from fleet.broker.node_config import (
     HOST,
+    SCRAM_ONLY,
+    Logins,
     NodeConfig,
+    Secrets,
     check_host,
     check_overrides,
     server_logging,
     server_properties,
 )
-from fleet.broker.secrets import SCRAM_ONLY, Logins, Secrets
 from fleet.config.spec import ClusterSpec, Security
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.security import client_config

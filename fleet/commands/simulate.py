@@ -277,7 +277,7 @@ def _of_group(invocation: Invocation, name: str, members: int) -> "Named":
 
 
 def _scenario(name: str, members: int | None) -> "Scenario":
-    from fleet.sim.scenarios.library import LIBRARY, library
+    from fleet.sim.scenarios.group_scenario import LIBRARY, library
 
     if name in LIBRARY:
         return library(name, members or 10)

@@ -51,8 +51,7 @@ from fleet.dagster.dead_runs import all_runs
 from fleet.dagster.group_assets import observe_op, topic_metadata, topic_version
 from fleet.dagster.live import live_cluster
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
-from fleet.decide.backoff import aim_of, wait_after
-from fleet.decide.refusals import pause_refusal
+from fleet.decide.refusals import aim_of, pause_refusal, wait_after
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.model import Plan, Step, StepKind

@@ -23,8 +23,7 @@ from fleet.config.spec import CONSUMER_HEARTBEAT, CONSUMER_SESSION, ClassicWorke
 from fleet.decide.scaling import expected_topics, subscribed_topics
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.model import ExpectedCost, Plan, Step, StepKind
-from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
-from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE, HANDOVER
+from fleet.sim.scenarios.group_scenario import FLEET_RESUBSCRIBE, HANDOVER, Scenario, ScenarioEvent
 from fleet.sim.scenarios.play import ScenarioOutcome, play
 
 # A membership change as a scenario for the coordinator's model, as Fleet performs it: joint joins,

@@ -154,7 +154,7 @@ class TopicQuestions:
         self, topics: Collection[str], poll: Poll
     ) -> dict[Resource, frozenset[str]]:
         """Returns what this login may do; see Observer.allowed_operations. Raises NoAnswer."""
-        from fleet.observe.questions import operations_of  # noqa: PLC0415 - loads kafka-python
+        from fleet.observe.group_questions import operations_of  # noqa: PLC0415 - loads kafka-python
 
         found: dict[Resource, frozenset[str]] = {}
         for name, topic in self._named(topics, poll, operations=True).items():

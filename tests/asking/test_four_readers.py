@@ -24,7 +24,7 @@ from fleet.clock import SystemClock
 from fleet.commands.groups.group_status import GroupStatus, gather
 from fleet.commands.ui import Watch
 from fleet.dagster.check_outcomes import CheckOutcome, lag_outcome
-from fleet.exporter.exporting import Exporter
+from fleet.exporter import Exporter
 from fleet.kafka_source.connections import Connections
 from fleet.manager.cycle import Fleet
 from fleet.manager.lag_assessment import lag_statuses

@@ -27,7 +27,7 @@ from benchmarks.rebalance_table import (
 )
 from fleet import cli
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.library import FLEET_RESUBSCRIBE
+from fleet.sim.scenarios.group_scenario import FLEET_RESUBSCRIBE
 from fleet.sim.scenarios.play import play
 from tests.test_repo import ROOT
 

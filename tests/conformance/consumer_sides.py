@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_coordinator import (
+    ConsumerCoordinator,
+    topic_id_bytes,
+    topic_id_text,
+)
 from fleet.sim.coordinator.consumer_group import BrokenLog, ConsumerMember, EpochGroup, Owned
-from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes, topic_id_text
-from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings, TopicFacts
 from fleet.sim.coordinator.requests import Client, GroupRecord
-from fleet.sim.coordinator.topic_image import TopicFacts
 from tests.conformance import kafka_group_manager as kafka
 from tests.conformance.consumer_stories import Answer, Setting, Story, Told
 from tests.conformance.kafka_json import as_json

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.decide.backoff import aim_of, wait_after, wait_left
+from fleet.decide.refusals import aim_of, wait_after, wait_left
 from fleet.model import StepKind
 from fleet.slots import Change, ChangeState
 from tests.support.plans import plan_of, step_of

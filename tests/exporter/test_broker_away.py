@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.clock import SystemClock
-from fleet.exporter.exporting import Exporter
+from fleet.exporter import Exporter
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet
 from fleet.observe.watcher import GroupWatcher

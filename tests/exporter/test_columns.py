@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.decide.lag_status import LagStatus
-from fleet.exporter.exporting import RefreshResult, families
+from fleet.exporter import RefreshResult, families
 from fleet.lag import lag_columns
 from fleet.lag.lag_columns import NONE, Commits
 from fleet.lag.snapshot import CASES, GroupFacts, Lag, Snapshot

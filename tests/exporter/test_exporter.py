@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from fleet.clock import SystemClock
 from fleet.commands.answers import as_answer
 from fleet.errors import Unreachable
-from fleet.exporter.exporting import Exporter
+from fleet.exporter import Exporter
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet
 from fleet.manager.lag_assessment import lag_statuses

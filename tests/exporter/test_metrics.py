@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.config.spec import FleetSpec
 from fleet.decide.storms import StormWatch
 from fleet.errors import ConfigError
-from fleet.exporter.exporting import (
+from fleet.exporter import (
     Body,
     Family,
     RefreshResult,

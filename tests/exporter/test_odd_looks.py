@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.exporter.exporting import Exporter
+from fleet.exporter import Exporter
 from fleet.lag.end_history import EndHistory, EndStore
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet

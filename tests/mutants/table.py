@@ -207,10 +207,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.batch.columnar:ColumnarBatch.frame", "ranges/test_columnar.py",
         "self._gathering.whole", "self._gathering.path"),
     "48-group-full-for-its-own-members": (
-        "sim.coordinator.consumer_heartbeat:heartbeat", "conformance/test_consumer_groups.py::test_stories",
+        "sim.coordinator.consumer_coordinator:heartbeat", "conformance/test_consumer_groups.py::test_stories",
         "asked.member_id not in group.members", "True"),
     "48-takes-what-another-member-owns": (
-        "sim.coordinator.consumer_heartbeat:Reconciliation._towards_target", "conformance/test_consumer_groups.py::test_stories",
+        "sim.coordinator.consumer_coordinator:Reconciliation._towards_target", "conformance/test_consumer_groups.py::test_stories",
         "self.epoch_of(topic, each) == -1", "self.epoch_of(topic, each) >= -1"),
     "48-pending-members-not-waited-for": (
         "sim.coordinator.classic_group:ClassicGroup.has_all_joined", "conformance/test_classic.py::test_random_stories[1-1000]",

@@ -23,9 +23,8 @@ from fleet.sim.coordinator.consumer_group import (
     EpochGroup,
     Owned,
 )
-from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings, Expiry
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings, Expiry, TopicFacts
 from fleet.sim.coordinator.requests import ConsumerGroupHeartbeatRequest, ErrorCode, TopicPartitions
-from fleet.sim.coordinator.topic_image import TopicFacts
 from fleet.sim.hashing import SlotOrder
 
 GROUP, TOPIC = "g", "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -3,13 +3,12 @@
 import pytest
 
 from fleet.errors import FleetError
-from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator, topic_id_bytes
 from fleet.sim.coordinator.consumer_group import (
     BrokenLog,
     ConsumerGroupState,
     ConsumerMemberState,
 )
-from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
 from fleet.sim.coordinator.consumer_records import (
     CURRENT,
     EPOCH,
@@ -19,9 +18,8 @@ from fleet.sim.coordinator.consumer_records import (
     ConsumerRecord,
     CurrentValue,
 )
-from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings, TopicFacts
 from fleet.sim.coordinator.requests import ConsumerGroupHeartbeatRequest, ErrorCode, TopicPartitions
-from fleet.sim.coordinator.topic_image import TopicFacts
 from fleet.sim.hashing import xxh3_64
 
 A, B = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"

@@ -7,8 +7,7 @@ import pytest
 
 from fleet.sim.coordinator.requests import ErrorCode, HeartbeatRequest, HeartbeatResponse
 from fleet.sim.scenarios.coordinator_sides import not_coordinator
-from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEvent
-from fleet.sim.scenarios.library import library
+from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEvent, library
 from fleet.sim.scenarios.play import ScenarioOutcome, play
 
 AT: Final = 60_000

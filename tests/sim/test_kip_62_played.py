@@ -7,8 +7,7 @@ import pytest
 
 from fleet.commands.simulate import ScenarioSpec, load_scenario
 from fleet.errors import ConfigError
-from fleet.sim.scenarios.group_scenario import CLIENTS, Scenario, ScenarioEvent
-from fleet.sim.scenarios.library import library
+from fleet.sim.scenarios.group_scenario import CLIENTS, Scenario, ScenarioEvent, library
 from fleet.sim.scenarios.play import ScenarioOutcome, play
 
 AT = 60_000

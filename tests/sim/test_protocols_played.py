@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from fleet.errors import FleetError
-from fleet.sim.scenarios.classic_client import ClassicClient
-from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEvent
-from fleet.sim.scenarios.library import library
+from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEvent, library
 from fleet.sim.scenarios.play import ScenarioOutcome, play
-from fleet.sim.scenarios.simulated_client import CLIENT_MOVES, ClientState
+from fleet.sim.scenarios.simulated_client import CLIENT_MOVES, ClassicClient, ClientState
 
 AT = 60_000
 

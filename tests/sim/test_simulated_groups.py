@@ -12,8 +12,7 @@ from fleet import cli
 from fleet.commands.simulate import _played, load_scenario
 from fleet.errors import ConfigError
 from fleet.log.records import GroupMetadata, decode
-from fleet.sim.scenarios.group_scenario import PROTOCOLS, Scenario, ScenarioEvent
-from fleet.sim.scenarios.library import LIBRARY, library
+from fleet.sim.scenarios.group_scenario import LIBRARY, PROTOCOLS, Scenario, ScenarioEvent, library
 from fleet.sim.scenarios.play import ScenarioOutcome, play, play_records
 from fleet.text import duration
 from tests.docs.pages import blocks

@@ -26,7 +26,7 @@ from fleet.text import visible
 
 if TYPE_CHECKING:
     from fleet.config.settings import WorkerSettings
-    from fleet.exporter.exporting import Exporter
+    from fleet.exporter import Exporter
     from fleet.manager.cycle import Fleet
 
 
@@ -229,7 +229,7 @@ class _InUse:
 
 def opened(fleet: "Fleet", listen: str) -> "Exporter":
     """Opens the exporter of a fleet; it reports a wrong address first."""
-    from fleet.exporter.exporting import Exporter
+    from fleet.exporter import Exporter
 
     return Exporter.of(fleet, listen=listen, say=_say)
 

@@ -3,7 +3,7 @@
 Problem: a resource may change, vanish or be wrong at any moment, several managers may act on its
 group, and its author only sees the resource. Choice: a pass does what `fleet apply` does,
 under the same lease of the group; what it finds goes into the status, and each decision becomes an
-Event. A change that failed waits before the next try (`fleet.decide.backoff`). The children get an
+Event. A change that failed waits before the next try (`fleet.decide.refusals`). The children get an
 ownerReference by a patch of their own, so that every manager may apply them again. Cost: a resource
 that changes during a change waits for its end.
 """
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fleet.clock import Clock
-from fleet.decide.backoff import wait_left
-from fleet.decide.refusals import pause_refusal
+from fleet.decide.refusals import pause_refusal, wait_left
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object, again_on_conflict
 from fleet.kubernetes.client.object_names import GROUP_LABEL, SLOT_LABEL, ObjectNames

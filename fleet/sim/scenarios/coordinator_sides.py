@@ -9,10 +9,9 @@ from fleet.log import encoding
 from fleet.sim.assignors import ReportedMember
 from fleet.sim.coordinator.classic_coordinator import ClassicCoordinator
 from fleet.sim.coordinator.classic_group import ClassicState, CoordinatorConfig
-from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator
+from fleet.sim.coordinator.consumer_coordinator import ConsumerCoordinator, topic_id_bytes
 from fleet.sim.coordinator.consumer_group import ConsumerGroupState, EpochGroup
-from fleet.sim.coordinator.consumer_heartbeat import topic_id_bytes
-from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings
+from fleet.sim.coordinator.consumer_shard import ConsumerGroupSettings, TopicFacts
 from fleet.sim.coordinator.requests import (
     Client,
     ConsumerGroupHeartbeatRequest,
@@ -29,9 +28,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from fleet.sim.coordinator.topic_image import TopicFacts
-from fleet.sim.scenarios.group_scenario import Scenario
-from fleet.sim.scenarios.simulated_client import GROUP
+from fleet.sim.scenarios.group_scenario import GROUP, Scenario
 
 # What classic members tell their leader and what it answers, in the bytes that consumers use.
 #

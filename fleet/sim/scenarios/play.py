@@ -19,16 +19,20 @@ from typing import Any, Final, NamedTuple
 
 from fleet.collector import gc_disabled
 from fleet.sim.coordinator.requests import Client, LeaveGroupRequest
-from fleet.sim.scenarios.classic_client import ClassicClient, JavaClient
 from fleet.sim.scenarios.coordinator_sides import (
     ClassicSide,
     EpochSide,
     GroupCoordinator,
     not_coordinator,
 )
-from fleet.sim.scenarios.epoch_client import EpochClient
-from fleet.sim.scenarios.group_scenario import Scenario, ScenarioEvent
-from fleet.sim.scenarios.simulated_client import GROUP, ClientState, SimulatedClient
+from fleet.sim.scenarios.group_scenario import GROUP, Scenario, ScenarioEvent
+from fleet.sim.scenarios.simulated_client import (
+    ClassicClient,
+    ClientState,
+    EpochClient,
+    JavaClient,
+    SimulatedClient,
+)
 
 # The owner of each partition, and how long it had none.
 

@@ -1,1 +1,0 @@
-"""The exporter: looks on a schedule, judged, as metrics."""
