@@ -20,6 +20,7 @@ from fleet.system.ports import free_ports
 from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker
 from tests.faults.weather import WAYS, members
+from tests.support.fleet_leases import make_leases
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube_api import KubeApi
 from tests.worker.conftest import LEASE, Group
@@ -45,7 +46,7 @@ class LeaseGroup(Group):
         server.grant(self.namespace, USER, self.rules)
         api = server.api(self.namespace)
         store = LeaseStore.for_manager(api, cluster="main", clock=SystemClock(), lease=LEASE)
-        store.ensure_objects(name, slots=MOST_SLOTS)
+        make_leases(store, name, slots=MOST_SLOTS)
         self.store = store
 
     def place(self, lease: float) -> dict[str, Any]:

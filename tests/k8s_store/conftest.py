@@ -16,14 +16,14 @@ GROUP = "orders"
 def requests_of(store: LeaseStore) -> list[str]:
     """The methods of this thread's requests from now on: not those of watches and the pulse."""
     methods: list[str] = []
-    once = store.leases.calls._once
+    once = store.leases.api._once
 
     def counted(request, seconds):
         if threading.current_thread() is threading.main_thread():
             methods.append(request.method)
         return once(request, seconds)
 
-    store.leases.calls._once = counted
+    store.leases.api._once = counted
     return methods
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from fleet.clock import SystemClock
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import SlotTargets
+from tests.support.fleet_leases import make_leases
 from tests.support.kube_api import KubeApi
 from tests.support.pods_at_rest import PodAtRest, requests_at, watches_at
 
@@ -67,7 +68,7 @@ def _fleet(
     manager = LeaseStore.for_manager(
         server.api(namespace), cluster="main", clock=clock, lease=lease
     )
-    manager.ensure_objects(group, slots=slots, reports=2 * pods)
+    make_leases(manager, group, slots=slots, reports=2 * pods)
     assert manager.write_targets(SlotTargets(group=group, open=frozenset(range(slots))))
 
     def open_store() -> LeaseStore:

@@ -8,6 +8,7 @@ import pytest
 
 from fleet.slots import Phase, Slot, SlotTargets, store
 from tests.k8s_store.conftest import requests_of
+from tests.support.fleet_leases import make_leases
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -17,7 +18,7 @@ GROUP = "orders"
 def opened(place, slots: int, **fields: object):
     """A manager's store with these slots open and free, last held by `old`, which has worked."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=slots)
+    make_leases(manager, GROUP, slots=slots)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(slots)), **fields))
     for slot in manager.slots(GROUP):
         held = manager.take(slot, worker="old", revision="old", spark_session="s-old")
@@ -42,7 +43,7 @@ class Interrupted(Exception):
 
 def dying_at(store, request_number: int, *, after: bool):
     """Let the process of this store end at its n-th request, before or after the server did it."""
-    once, count = store.leases.calls._once, itertools.count(1)
+    once, count = store.leases.api._once, itertools.count(1)
 
     def fatal(request, seconds):
         if threading.current_thread() is not threading.main_thread():
@@ -55,7 +56,7 @@ def dying_at(store, request_number: int, *, after: bool):
             raise Interrupted
         return answer
 
-    store.leases.calls._once = fatal
+    store.leases.api._once = fatal
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

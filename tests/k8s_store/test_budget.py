@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from fleet.slots import SlotTargets
+from tests.support.fleet_leases import make_leases
 from tests.support.pods_at_rest import PodAtRest, requests_at, watches_at
 from tests.support.waiting import until
 
@@ -20,7 +21,7 @@ MEASURED = 9.0
 def fleet(place) -> Iterator[list[PodAtRest]]:
     """Six pods of four slots, all of them owned; the others are standbys."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=SLOTS)
+    make_leases(manager, GROUP, slots=SLOTS)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(SLOTS))))
     made = [
         PodAtRest(

@@ -8,6 +8,7 @@ import pytest
 from fleet.errors import Unreachable
 from fleet.slots import ChangeState, Phase, SlotTargets
 from tests.k8s_store.conftest import requests_of
+from tests.support.fleet_leases import make_leases
 from tests.support.plans import plan_of
 from tests.support.slot_records import report_of
 from tests.support.waiting import until
@@ -20,7 +21,7 @@ GROUP = "orders"
 def changing(place):
     """A manager in the middle of a change of two open slots, and the change."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=2)
+    make_leases(manager, GROUP, slots=2)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
     change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
     assert change is not None
@@ -76,7 +77,7 @@ def test_a_server_that_is_silent_is_told(falling):
     """What was known a while ago is no answer for somebody who acts on it."""
     manager = falling.manager()
     manager.leases._lease = 4.0
-    manager.ensure_objects(GROUP, slots=1)
+    make_leases(manager, GROUP, slots=1)
     change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
     assert change is not None
     assert manager.change(GROUP) == change

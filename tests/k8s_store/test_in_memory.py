@@ -19,6 +19,7 @@ from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
 from fleet.slots import Handover, Phase, Slot, StoppedPartition
 from fleet.slots.store import CLAIM_GRACE
+from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.memory_stores import MemoryStores
 from tests.support.slot_records import report_of
@@ -264,7 +265,8 @@ class Reports:
         self.server = MemoryServer()
         api = self.server.api(self.clock)
         self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
-        self.manager.ensure_objects(GROUP, slots=1, reports=PLACES)
+        make_leases(self.manager, GROUP, slots=1, reports=PLACES + 1)
+        self.manager.leases.api.delete(LEASE, NAMES.report(PLACES))
 
     def worker(self) -> LeaseStore:
         """The store of one."""
@@ -364,15 +366,15 @@ class Shelf:
         self.clock = ManualClock()
         self.server = MemoryServer()
         api = self.server.api(self.clock)
-        self.calls = Api(
+        self.api = Api(
             api.connection,
             namespace=api.namespace,
             clock=self.clock,
             retries=BRISK,
             jitter=lambda: 0.5,
         )
-        self.shelf = RetryOnConflict(self.calls, clock=self.clock)
-        self.calls.create_new(blank(LEASE, TARGETS, NAMES))
+        self.shelf = RetryOnConflict(self.api, clock=self.clock)
+        self.api.create_new(blank(LEASE, TARGETS, NAMES))
 
     def write(self, value: str) -> None:
         self.server.put(annotate(self.server.get(LEASE, TARGETS), {"fleet/x": value}))
@@ -433,39 +435,39 @@ def test_a_lost_answer_is_looked_for(shelf):
 
 def test_what_compares_is_sent_once(shelf):
     """Sent again it would be refused for its own first time."""
-    seen = shelf.calls.get(LEASE, TARGETS)
+    seen = shelf.api.get(LEASE, TARGETS)
     before = shelf.writes()
     shelf.server.silent = 1
     with pytest.raises(Silent):
-        shelf.calls.replace(annotate(seen, {"fleet/x": "1"}))
+        shelf.api.replace(annotate(seen, {"fleet/x": "1"}))
     patch = {"metadata": {"resourceVersion": shelf.server.get(LEASE, TARGETS)["metadata"][
         "resourceVersion"], "annotations": {"fleet/x": "2"}}}  # fmt: skip
     shelf.server.silent = 1
     with pytest.raises(Silent):
-        shelf.calls.merge(LEASE, TARGETS, patch)
+        shelf.api.merge(LEASE, TARGETS, patch)
     assert shelf.writes() == before + 2
     shelf.server.silent = 1
     patch["metadata"].pop("resourceVersion")
-    assert shelf.calls.merge(LEASE, TARGETS, patch) is not None, "may be done twice, and was"
+    assert shelf.api.merge(LEASE, TARGETS, patch) is not None, "may be done twice, and was"
     assert shelf.writes() == before + 4
 
 
 def test_nobody_answers(shelf):
     """The next calls fail at once, but for one every two seconds; knowledge begins anew."""
-    shelf.calls.get(LEASE, TARGETS)
-    assert shelf.calls.answering_since() is not None
+    shelf.api.get(LEASE, TARGETS)
+    assert shelf.api.answering_since() is not None
     shelf.server.away = True
     with pytest.raises(Unreachable):
-        shelf.calls.get(LEASE, TARGETS)
-    assert shelf.calls.answering_since() is None
+        shelf.api.get(LEASE, TARGETS)
+    assert shelf.api.answering_since() is None
     shelf.server.away = False
     before, at = len(shelf.server.requests), shelf.clock.monotonic()
     with pytest.raises(Unreachable):
-        shelf.calls.get(LEASE, TARGETS)
+        shelf.api.get(LEASE, TARGETS)
     assert (len(shelf.server.requests), shelf.clock.monotonic()) == (before, at)
     shelf.clock.sleep(COOL)
-    assert shelf.calls.get(LEASE, TARGETS) is not None
-    assert shelf.calls.answering_since() == shelf.clock.monotonic()
+    assert shelf.api.get(LEASE, TARGETS) is not None
+    assert shelf.api.answering_since() == shelf.clock.monotonic()
 
 
 def test_a_refusal_is_no_knowledge(shelf, monkeypatch):
@@ -473,15 +475,15 @@ def test_a_refusal_is_no_knowledge(shelf, monkeypatch):
     with monkeypatch.context() as refusing:
         refused = Answer(403, {"message": "no"})
         refusing.setattr(shelf.server, "_answered", lambda *_: refused)
-        shelf.calls._answering_since = None
+        shelf.api._answering_since = None
         with pytest.raises(Unreachable):
-            shelf.calls.get(LEASE, TARGETS)
-        assert shelf.calls.answering_since() is None
+            shelf.api.get(LEASE, TARGETS)
+        assert shelf.api.answering_since() is None
     stale = shelf.server.get(LEASE, TARGETS)
     shelf.write("theirs")
     with pytest.raises(Conflict):
-        shelf.calls.replace(stale)
-    assert shelf.calls.answering_since() is not None
+        shelf.api.replace(stale)
+    assert shelf.api.answering_since() is not None
 
 
 def test_a_worker_writes_the_cost_of_its_own_pod():

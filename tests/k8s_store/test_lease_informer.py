@@ -11,6 +11,7 @@ from fleet.kubernetes.client.api import LEASE, Gone
 from fleet.slots import Phase, Slot, SlotTargets
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support import waiting
+from tests.support.fleet_leases import make_leases
 
 pytestmark = pytest.mark.kubernetes
 GROUP = "orders"
@@ -26,7 +27,7 @@ def until(is_so, seconds: float = 10.0) -> float:
 
 def opened(place, slots: int = 2):
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=slots)
+    make_leases(manager, GROUP, slots=slots)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(slots))))
     return manager
 
@@ -89,7 +90,7 @@ def test_a_worker_that_finds_no_targets_concludes_nothing(place):
         return held is not None
 
     until(taken, 5.0)
-    manager.leases.calls.delete(LEASE, place.names.slot(0))
+    manager.leases.api.delete(LEASE, place.names.slot(0))
     until(lambda: worker.leases.shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
     with pytest.raises(Unreachable, match="slot-0 does not exist"):
         worker.renew(held)
@@ -228,7 +229,7 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     server.kill_server()
     server.start()
     with pytest.raises(Gone):
-        for _ in worker.leases.calls.watch(
+        for _ in worker.leases.api.watch(
             LEASE, since="1", seconds=5, labelSelector=falling.names.of_group
         ).events():
             pass

@@ -10,6 +10,7 @@ from fleet.errors import SchemaTooNew
 from fleet.kubernetes.client.api import LEASE
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.slots import FirstOpening, Handover, Pause, SlotTargets
+from tests.support.fleet_leases import make_leases
 from tests.support.slot_records import report_of
 
 pytestmark = pytest.mark.kubernetes
@@ -23,9 +24,9 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     """With labels and the raw ids; a second time nothing is made, more slots are."""
     manager = place.manager()
     names = place.names
-    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 16
+    assert make_leases(manager, GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 14
     assert manager.first_opening(GROUP) == FirstOpening(slots=2, after=60)
-    found = manager.leases.calls.get(LEASE, names.slot(2))
+    found = manager.leases.api.get(LEASE, names.slot(2))
     assert found["metadata"]["labels"]["fleet/name"] == names.slug
     assert found["metadata"]["annotations"]["fleet/group"] == GROUP
     assert "ownerReferences" not in found["metadata"]
@@ -34,8 +35,8 @@ def test_objects_are_made_once_and_state_is_left_alone(place):
     assert manager.first_opening(GROUP) is None, "somebody opened"
     held = manager.take(manager.slots(GROUP)[0], worker="w", revision="r1", spark_session="s")
     manager.report(report("w"))
-    assert manager.ensure_objects(GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 0
-    assert manager.ensure_objects(GROUP, slots=5) == 2
+    assert make_leases(manager, GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 0
+    assert make_leases(manager, GROUP, slots=5) == 4
     assert (manager.targets(GROUP), manager.slots(GROUP)[0]) == (targets, held)
     assert manager.reports(GROUP) == (report("w"),)
 
@@ -46,18 +47,18 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     first = {objects.FIRST: json.dumps({"slots": 1, "after": 60})}
     rendered = objects.blank(LEASE, place.names.targets, place.names)
     rendered["metadata"]["annotations"].update(first)
-    manager.leases.calls.apply(rendered, manager="kubectl")
+    manager.leases.api.apply(rendered, manager="kubectl")
     assert manager.first_opening(GROUP) == FirstOpening(slots=1, after=60)
-    manager.ensure_objects(GROUP, slots=1, first=FirstOpening(slots=1, after=60))
+    make_leases(manager, GROUP, slots=1, first=FirstOpening(slots=1, after=60))
     targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
-    manager.leases.calls.apply(rendered, manager="kubectl")
+    manager.leases.api.apply(rendered, manager="kubectl")
     assert manager.targets(GROUP) == targets
 
 
 def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
     """Of templates that the manager rendered; a worker's answer leaves the pins as they are."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=2)
+    make_leases(manager, GROUP, slots=2)
     manager.register_template(GROUP, "abc", "r1")
     manager.register_template(GROUP, "abc", "r1")
     assert manager.templates(GROUP) == {"abc": "r1"}
@@ -84,7 +85,7 @@ def test_a_manager_reads_plain_revisions_and_a_worker_raw_ones(place):
 def test_a_template_is_as_old_as_its_first_worker(place):
     """A container that starts again is not newer thereby [22]."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=1)
+    make_leases(manager, GROUP, slots=1)
     assert place.worker().since(GROUP, "abc", 100.5) == 100.5
     place.worker().report(report("w", revision="r1~abc", since=100.5))
     assert place.worker().since(GROUP, "abc", 200.0) == 100.5
@@ -98,7 +99,7 @@ def test_a_template_is_as_old_as_its_first_worker(place):
 def test_reports_of_the_dead_go(place):
     """By name, and by the list of those that live."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=1)
+    make_leases(manager, GROUP, slots=1)
     for number in range(12):
         manager.report(report(f"w{number:02}"))
     assert manager.keep_reports(GROUP, lambda: [f"w{n:02}" for n in range(2, 12)]) == 2
@@ -110,7 +111,7 @@ def test_reports_of_the_dead_go(place):
 def test_who_comes_while_others_are_counted_stays(place):
     """A standby says only once that it is warm."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=1)
+    make_leases(manager, GROUP, slots=1)
     manager.report(report("gone"))
 
     def counted() -> list[str]:
@@ -124,10 +125,11 @@ def test_who_comes_while_others_are_counted_stays(place):
 def test_a_newer_schema_is_refused(place):
     """State of a newer version is left alone, with the version in the message."""
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=1)
+    make_leases(manager, GROUP, slots=1)
+    manager.leases.api.create(objects.blank(LEASE, place.names.change, place.names))
     patch = {"metadata": {"annotations": {objects.SCHEMA_ANNOTATION: "99"}}}
     for name in (place.names.targets, place.names.change, place.names.report(0)):
-        manager.leases.calls.merge(LEASE, name, patch)
+        manager.leases.api.merge(LEASE, name, patch)
     for read in (
         manager.targets,
         manager.slots,
@@ -143,7 +145,7 @@ def test_a_forgotten_group_is_gone(place):
     """Its objects of state and its hold; another group's stay, and it can be made anew."""
     manager = place.manager()
     for group in (GROUP, "other"):
-        manager.ensure_objects(group, slots=2)
+        make_leases(manager, group, slots=2)
         manager.write_targets(SlotTargets(group=group, open=frozenset({0, 1})))
         manager.pause(Pause(group=group, reason="r", by="me", at=1.0))
     manager.put_manager_state(GROUP, "k", {"a": 1})

@@ -13,6 +13,7 @@ from fleet.kubernetes.leases.lease_store import Rule, worker_rules
 from fleet.slots import SlotTargets
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.batch_parts import events_of
+from tests.support.fleet_leases import make_leases
 from tests.support.slot_records import report_of
 
 pytestmark = pytest.mark.kubernetes
@@ -96,7 +97,7 @@ def test_refused_writes_make_nobody_a_new_owner(place, refused):
     """For longer than a lease, and when they go through again the owner is the first."""
     place.server.grant(place.name, WORKER, worker_rules(place.names, slots=1, reports=8))
     manager = place.manager()
-    manager.ensure_objects(GROUP, slots=1)
+    make_leases(manager, GROUP, slots=1)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
     store = place.worker(lease=LEASE_SECONDS, user=WORKER)
     held = store.take(store.slots(GROUP)[0], worker="w", revision="r1", spark_session=None)

@@ -7,9 +7,11 @@ import pytest
 from fleet.errors import FleetError, Unreachable
 from fleet.kubernetes.client.api import CONFIG_MAP, LEASE, Missing
 from fleet.kubernetes.client.object_names import ObjectNames
+from fleet.kubernetes.leases.lease_objects import blank
 from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.model import TopicPartition
 from fleet.slots import Phase, SlotTargets, StoppedPartition
+from tests.support.fleet_leases import make_leases
 from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
@@ -25,7 +27,7 @@ def granted(place):
     server.grant(place.name, "worker", worker_rules(place.names, slots=SLOTS, reports=8))
     manager = place.manager()
     for group in (GROUP, "other"):
-        manager.ensure_objects(group, slots=SLOTS)
+        make_leases(manager, group, slots=SLOTS)
         assert manager.write_targets(SlotTargets(group=group, open=frozenset(range(SLOTS))))
     return place
 
@@ -80,8 +82,9 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     Leases of the namespace are its to read: RBAC knows no labels.
     """
     worker = granted.worker("r1", user="worker")
-    calls, other = worker.leases.calls, ObjectNames("main", "other")
+    calls, other = worker.leases.api, ObjectNames("main", "other")
     assert worker.slots(GROUP)
+    granted.manager().leases.api.create(blank(LEASE, granted.names.change, granted.names))
     external = calls.get(LEASE, other.slot(0))
     assert refused(lambda: calls.replace(external))
     assert refused(lambda: calls.replace(calls.get(LEASE, other.targets)))
@@ -116,7 +119,7 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
     worker = place.worker("r1", user="worker")
     (slot, *_) = worker.slots(GROUP)
     held = worker.take(slot, worker="w", revision="r1", spark_session=None)
-    worker.leases.calls.namespace = other
+    worker.leases.api.namespace = other
     with pytest.raises(Unreachable):
         worker.renew(held)
     with pytest.raises(FleetError):
@@ -126,7 +129,7 @@ def test_a_worker_that_is_refused_everything_goes_on(granted):
 def test_missing_objects_are_not_made_by_a_worker(granted):
     """They are made beforehand, and their names are all that a worker may touch."""
     for number in range(8):
-        granted.manager().leases.calls.delete(LEASE, granted.names.report(number))
+        granted.manager().leases.api.delete(LEASE, granted.names.report(number))
     worker = granted.worker("r1", user="worker")
     with pytest.raises(Missing, match="none of the 0 Leases"):
         worker.report(report_of("w", GROUP))

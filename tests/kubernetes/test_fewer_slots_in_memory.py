@@ -10,6 +10,7 @@ from fleet.clock import SystemClock
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.slots import SlotTargets
 from tests.support.declared import ON_KUBERNETES, fleet_spec, group_spec, settings_of
+from tests.support.fleet_leases import make_leases
 from tests.support.pod_yard import NAMES, Yard
 
 GROUP = "orders"
@@ -19,7 +20,7 @@ GROUP = "orders"
 def yard() -> Iterator[Yard]:
     """Four slots are open, and a pod holds the last of them."""
     made = Yard(SystemClock())
-    made.store.ensure_objects(GROUP, slots=4)
+    make_leases(made.store, GROUP, slots=4)
     assert made.store.write_targets(SlotTargets(group=GROUP, open=frozenset(range(4))))
     last = made.store.slots(GROUP)[3]
     held = made.store.take(last, worker="a3", revision="r1", spark_session=None)

@@ -11,6 +11,7 @@ from fleet.clock import ManualClock, SystemClock
 from fleet.kubernetes.client.informer import Informer, PodInformer
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import SlotTargets
+from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import MemoryServer
 from tests.support.waiting import until
 
@@ -150,7 +151,7 @@ def fleet(server: MemoryServer) -> Iterator[tuple[LeaseStore, LeaseStore]]:
     clock = SystemClock()
     api = server.api(clock)
     manager = LeaseStore.for_manager(api, cluster="main", clock=clock, lease=30.0)
-    manager.ensure_objects("orders", slots=100)
+    make_leases(manager, "orders", slots=100)
     manager.write_targets(SlotTargets(group="orders", open=frozenset(range(3))))
     (*_, last) = manager.slots("orders")
     assert manager.take(last, worker="w2", revision="r", spark_session=None)

@@ -46,7 +46,7 @@ def leases(
 class WorkerAndManager:
     """A worker's store; what only managers write goes through one, until the worker sees it."""
 
-    _OURS = frozenset({"write_targets", "begin_change", "adopt", "advance"})
+    _OURS = frozenset({"write_targets", "begin_change", "adopt", "advance", "put_manager_state"})
 
     def __init__(self, worker: "LeaseStore", manager: "LeaseStore") -> None:
         self.worker = worker
@@ -68,7 +68,7 @@ class WorkerAndManager:
         names, leases = self.worker.leases.names(GROUP), self.worker.leases
         for name in (names.targets, names.change):
             until(
-                lambda name=name: leases.view.get(name) == _bare(leases.calls.get("Lease", name)),
+                lambda name=name: leases.view.get(name) == _bare(leases.api.get("Lease", name)),
                 "the watch",
                 every=0.01,
             )
@@ -127,9 +127,11 @@ class Stores:
             store = sqlite(self.folder, cluster)
         else:
             if self.kind == "worker":
+                from tests.support.fleet_leases import make_leases
+
                 for group in (GROUP, "other", "g"):
                     maker = leases(self.kubeconfig, self.namespace, cluster)
-                    maker.ensure_objects(group, slots=SLOTS if group == GROUP else 2)
+                    make_leases(maker, group, slots=SLOTS if group == GROUP else 2)
             worker = "r1" if self.kind == "worker" else None
             store = leases(self.kubeconfig, self.namespace, cluster, worker)
             if self.kind == "follower":

@@ -3,6 +3,7 @@
 from fleet.clock import ManualClock
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.kubernetes.leases.lease_store import LeaseStore
+from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import MemoryServer
 
 
@@ -14,7 +15,7 @@ class MemoryStores:
         self.server = MemoryServer()
         api = self.server.api(self.clock)
         self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
-        self.manager.ensure_objects(group, slots=slots)
+        make_leases(self.manager, group, slots=slots)
 
     def worker(self, revision: str = "new") -> LeaseStore:
         """The store of one, which reads the server each time."""

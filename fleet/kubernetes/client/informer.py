@@ -49,9 +49,9 @@ class Informer(Closing):
     """
 
     def __init__(
-        self, calls: Api, kind: str, selector: Mapping[str, str], *, silence: float, clock: Clock
+        self, api: Api, kind: str, selector: Mapping[str, str], *, silence: float, clock: Clock
     ) -> None:
-        self.calls = calls
+        self.api = api
         self.kind = kind
         self.clock = clock
         self.silence = silence
@@ -196,7 +196,7 @@ class Informer(Closing):
 
     def _list(self) -> None:
         began = self.clock.monotonic()
-        items, since = self.calls.find(self.kind, **self._selector)
+        items, since = self.api.find(self.kind, **self._selector)
         self._take_list(items, since, began=began)
 
     def _take_list(self, items: list[Object], since: str, *, began: float) -> None:
@@ -218,7 +218,7 @@ class Informer(Closing):
         """Follows one watch to its end; False if it ended at once without an event."""
         began, before = self.clock.monotonic(), self._changes
         seconds = random.randint(*_SECONDS)
-        watching = self.calls.watch(self.kind, since=self._since, seconds=seconds, **self._selector)
+        watching = self.api.watch(self.kind, since=self._since, seconds=seconds, **self._selector)
         self._watching, ended = watching, False
         if self.stopped.is_set():  # `close` may have come before there was a watch to end
             watching.stop()

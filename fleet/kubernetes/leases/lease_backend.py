@@ -85,9 +85,9 @@ class RetryOnConflict:
     """
 
     def __init__(
-        self, calls: Api, *, clock: Clock, view: Informer | None = None, group: str = ""
+        self, api: Api, *, clock: Clock, view: Informer | None = None, group: str = ""
     ) -> None:
-        self.calls = calls
+        self.api = api
         self._clock = clock
         self._view = view
         self._group = group
@@ -97,7 +97,7 @@ class RetryOnConflict:
     def get(self, kind: str, name: str, *, fresh: bool = False) -> Object | None:
         """Returns the object from the view that has it, unless it must be fresh."""
         view = None if fresh else self.view_of(kind, name)
-        return self.calls.get(kind, name) if view is None else view.get(name)
+        return self.api.get(kind, name) if view is None else view.get(name)
 
     def view_of(self, kind: str, name: str) -> Informer | None:
         """Returns the view that has an object of this name, if there is one."""
@@ -125,7 +125,7 @@ class RetryOnConflict:
         """Creates an object that was never read, else swaps it. Raises Conflict."""
         if "resourceVersion" in wanted["metadata"]:
             return self.swap(wanted)
-        return self.note(self.calls.create_new(wanted))
+        return self.note(self.api.create_new(wanted))
 
     def swap(self, wanted: Object) -> Object:
         """Stores `wanted` if it is based on the latest version; returns it as stored.
@@ -135,9 +135,9 @@ class RetryOnConflict:
         """
         kind, name = wanted["kind"], wanted["metadata"]["name"]
         try:
-            stored = self.calls.replace(wanted)
+            stored = self.api.replace(wanted)
         except Silent:
-            stored = self.calls.get(kind, name, grace=LOOK)
+            stored = self.api.get(kind, name, grace=LOOK)
             if stored is not None and not same_state(stored, wanted):
                 raise Conflict(f"{kind} {name} has changed meanwhile") from None
         if stored is None:
@@ -307,7 +307,7 @@ class ConfigMaps:
 
     def __init__(self, shelf: RetryOnConflict, *, cluster: str, clock: Clock, worker: bool) -> None:
         self._objects = shelf
-        self._calls = shelf.calls
+        self._api = shelf.api
         self._cluster = cluster
         self._clock = clock
         self._worker = worker
@@ -384,11 +384,11 @@ class ConfigMaps:
             found = self._objects.get(CONFIG_MAP, name)
             if found is None or key not in (found.get("data") or {}):
                 return 0
-            self._calls.merge(CONFIG_MAP, name, {"data": {key: None}})
+            self._api.merge(CONFIG_MAP, name, {"data": {key: None}})
             return 1
         assert isinstance(told, Pause)
         data: dict[str, str | None] = {key: objects.pause_text(told)}
-        if self._calls.merge(CONFIG_MAP, name, {"data": data}) is None:
+        if self._api.merge(CONFIG_MAP, name, {"data": data}) is None:
             self._create(self._pauses_map(), data)
         return 0
 
@@ -433,7 +433,7 @@ class ConfigMaps:
             "metadata": {"annotations": {objects.SCHEMA_ANNOTATION: str(objects.SCHEMA)}},
             "data": dict(data),
         }
-        stored = self._calls.merge(CONFIG_MAP, name, patch)
+        stored = self._api.merge(CONFIG_MAP, name, patch)
         if stored is not None:
             return self._objects.note(stored)
         if self._worker:
@@ -443,8 +443,8 @@ class ConfigMaps:
 
     def _create(self, made: Object, data: Mapping[str, str | None]) -> None:
         made["data"] = {k: v for k, v in data.items() if v is not None}
-        if not self._calls.create(made):  # it was made in this moment
-            self._calls.merge(CONFIG_MAP, made["metadata"]["name"], {"data": dict(data)})
+        if not self._api.create(made):  # it was made in this moment
+            self._api.merge(CONFIG_MAP, made["metadata"]["name"], {"data": dict(data)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +465,7 @@ class LeaseBackend:
 
     def __init__(
         self,
-        calls: Api,
+        api: Api,
         *,
         cluster: str,
         clock: Clock,
@@ -475,9 +475,9 @@ class LeaseBackend:
         group: str = "",
     ) -> None:
         self.cluster = cluster
-        self.calls = calls
+        self.api = api
         self.view = view
-        self.shelf = RetryOnConflict(calls, clock=clock, view=view, group=group)
+        self.shelf = RetryOnConflict(api, clock=clock, view=view, group=group)
         self.shelf.on_write = self._wrote
         self.maps = ConfigMaps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
         self.reports = Reports(
@@ -502,7 +502,7 @@ class LeaseBackend:
     @property
     def writes(self) -> WriteLog:
         """Returns this process's record of Lease writes."""
-        return self.calls.writes
+        return self.api.writes
 
     @property
     def reads_cache(self) -> bool:
@@ -524,7 +524,7 @@ class LeaseBackend:
 
     def known_since(self) -> float | None:
         """Returns since when the view is current; for a manager, since when the server answers."""
-        return self.calls.answering_since() if self.view is None else self.view.known_since()
+        return self.api.answering_since() if self.view is None else self.view.known_since()
 
     def close(self) -> None:
         """Ends the watches."""
@@ -618,7 +618,7 @@ class LeaseBackend:
         by_name = None if fresh else self._follow_up(group)
         if by_name is not None:
             return by_name
-        items, _ = self.calls.find(LEASE, labelSelector=names.of_group)
+        items, _ = self.api.find(LEASE, labelSelector=names.of_group)
         return {item["metadata"]["name"]: item for item in items}
 
     # --- raw and published revisions ----------------------------------------------------------
@@ -749,7 +749,7 @@ class LeaseBackend:
         """Returns the group, or else all groups of this cluster that have Leases."""
         if group is not None:
             return [group]
-        found, _ = self.calls.find(LEASE, labelSelector=f"{MANAGED_LABEL}={MANAGER}")
+        found, _ = self.api.find(LEASE, labelSelector=f"{MANAGED_LABEL}={MANAGER}")
         ours = [each for each in found if objects.annotation(each, CLUSTER_LABEL) == self.cluster]
         groups = (objects.annotation(each, GROUP_ANNOTATION) for each in ours)
         return {each for each in groups if each is not None}
@@ -767,7 +767,7 @@ class LeaseBackend:
         if self._own is None and group not in self._followed:
             selector = {"labelSelector": self.names(group).of_group}
             self._followed[group] = following = Informer(
-                self.calls, LEASE, selector, silence=self._lease / 2, clock=self._clock
+                self.api, LEASE, selector, silence=self._lease / 2, clock=self._clock
             )
             following.start()
 

@@ -144,8 +144,8 @@ class LeaseStore(Store):
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
         """Opens the store of all groups. lease: seconds, for readers of the Leases."""
-        calls = api.brisk()
-        return cls(LeaseBackend(calls, cluster=cluster, clock=clock, lease=lease), clock=clock)
+        brisk = api.brisk()
+        return cls(LeaseBackend(brisk, cluster=cluster, clock=clock, lease=lease), clock=clock)
 
     @classmethod
     def for_worker(
@@ -163,13 +163,13 @@ class LeaseStore(Store):
 
         revision: raw (`<revision>~<pod-template-hash>`). watching: who follows its Leases.
         """
-        calls = api.brisk()
+        brisk = api.brisk()
         names = ObjectNames(cluster, group)
         selector = {"labelSelector": names.of_group}
-        view = watching(calls, LEASE, selector, silence=lease / 2, clock=clock)
+        view = watching(brisk, LEASE, selector, silence=lease / 2, clock=clock)
         view.start()
         backend = LeaseBackend(
-            calls,
+            brisk,
             cluster=cluster,
             clock=clock,
             lease=lease,
@@ -179,32 +179,6 @@ class LeaseStore(Store):
         )
         return cls(backend, clock=clock)
 
-    # --- objects ----------------------------------------------------------------------------
-
-    def ensure_objects(
-        self, group: str, *, slots: int, reports: int = 8, first: FirstOpening | None = None
-    ) -> int:
-        """Creates a group's missing Leases and ConfigMaps; returns how many.
-
-        What is there is left alone, state above all; `first` is written where the slot targets'
-        Lease is made, or says something else and no slot targets were written yet.
-        """
-        names, calls = self.leases.names(group), self.leases.calls
-        targets = self.leases.targets_lease(group, fresh=True)
-        there = {found["metadata"]["name"] for found in self._group_objects(names)}
-        leases = [*names.slots(range(slots)), *names.reports(reports)]
-        wanted = {LEASE: [names.targets, names.answers, names.change, *leases]}
-        wanted[CONFIG_MAP] = [names.stopped_partitions, names.manager_state]
-        missing = [(k, n) for k, some in wanted.items() for n in some if n not in there]
-        for kind, name in missing:
-            calls.apply(objects.blank(kind, name, names))
-        if first is not None and not targets.record.targets.version and targets.first != first:
-            told = objects.text({"slots": first.slots, "after": first.after})
-            made = objects.blank(LEASE, names.targets, names)
-            made["metadata"]["annotations"][objects.FIRST] = told
-            calls.apply(made)
-        return len(missing)
-
     def forget(self, group: str) -> None:
         """Deletes a group's Leases, ConfigMaps of state and pause."""
         names = self.leases.names(group)
@@ -212,14 +186,14 @@ class LeaseStore(Store):
         for found in self._group_objects(names):
             kind, name = found["kind"], found["metadata"]["name"]
             if kind == LEASE or name in maps:
-                self.leases.calls.delete(kind, name)
+                self.leases.api.delete(kind, name)
         self.resume(group)
 
     def _group_objects(self, names: ObjectNames) -> list[Object]:
         return [
             found
             for kind in (LEASE, CONFIG_MAP)
-            for found in self.leases.calls.find(kind, labelSelector=names.of_group)[0]
+            for found in self.leases.api.find(kind, labelSelector=names.of_group)[0]
         ]
 
     # --- a group that is being changed ------------------------------------------------------
@@ -282,7 +256,7 @@ class LeaseStore(Store):
         cost = OWNER_COST if owns else STANDBY_COST
         patch = {"metadata": {"annotations": {COST_ANNOTATION: cost}}}
         with contextlib.suppress(Denied):
-            self.leases.calls.merge("Pod", worker, patch)
+            self.leases.api.merge("Pod", worker, patch)
 
     def keep_reports(self, group: str, living: Callable[[], Collection[str]]) -> int:
         """Removes the reports of workers without a pod; returns how many.
