@@ -14,11 +14,15 @@ more ports (RPC and blocks), which read serialized Java objects from any client.
 executors are one process, Spark creates a secret for them.
 
 `python -m fleet.act.spark_server --listen HOST:PORT` is the same server in the foreground, for a
-container, with the token of its environment.
+container, with the token of its environment. With FLEET_SPARK_EXECUTORS its tasks run in pods that
+Spark's Kubernetes scheduler creates by a template; `python -m fleet.act.spark_server executor` is
+what such a pod runs. Driver and executors prove to each other that they know a secret, which both
+read from a file, so that no pod's description shows it.
 """
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import secrets
@@ -49,6 +53,15 @@ _NAME: Final = "localhost"
 """Host name for clients: PySpark sends a token without TLS only to this name."""
 TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - Spark's name of it
 MASTER_ENV: Final = "FLEET_SPARK_MASTER"
+EXECUTORS_ENV: Final = "FLEET_SPARK_EXECUTORS"
+"""Instances, cores and memory of executors that are pods, as JSON."""
+EXECUTOR_POD_ENV: Final = "FLEET_SPARK_EXECUTOR_POD"
+"""The template of such a pod, as JSON; its container runs the image and namespace named there."""
+SECRET_FILE: Final = "/etc/fleet-spark/token"  # noqa: S105 - a path
+"""What driver and executors prove to each other that they know."""
+DRIVER_PORT: Final = 7078
+BLOCK_PORT: Final = 7079
+"""Port of each driver's and each executor's blocks."""
 _CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # Below the kernel's ephemeral ports, which could take a dead server's port before its restart.
 _FIRST_PORT: Final = 15002
@@ -296,6 +309,7 @@ def _arguments(
         "spark.driver.memory": environ.get("FLEET_SPARK_MEMORY") or "2g",
         "spark.driver.extraJavaOptions": f"{options} -Dderby.system.home={folder}",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        **_executors(folder, environ),
     }
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     # spark-submit replaces itself twice by exec, so the process started is the JVM in the end.
@@ -306,6 +320,38 @@ def _arguments(
         *conf,
         *("--class", _CLASS, "spark-internal"),
     ]
+
+
+def _executors(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings for executors that are pods; none if FLEET_SPARK_EXECUTORS is not set.
+
+    The driver's pod owns them, so that they are deleted with it.
+    """
+    if EXECUTORS_ENV not in environ:
+        return {}
+    wanted, pod = (json.loads(environ[name]) for name in (EXECUTORS_ENV, EXECUTOR_POD_ENV))
+    template = folder / "executor.json"
+    template.write_text(json.dumps(pod), encoding="utf-8")
+    (container,) = pod["spec"]["containers"]
+    return {
+        "spark.executor.instances": str(wanted["instances"]),
+        "spark.executor.cores": str(wanted["cores"]),
+        "spark.executor.memory": wanted["memory"],
+        "spark.executor.memoryOverheadFactor": "0.4",
+        "spark.kubernetes.namespace": pod["metadata"]["namespace"],
+        "spark.kubernetes.driver.pod.name": environ["POD_NAME"],
+        "spark.kubernetes.container.image": container["image"],
+        "spark.kubernetes.container.image.pullPolicy": container["imagePullPolicy"],
+        "spark.kubernetes.executor.podTemplateFile": str(template),
+        "spark.kubernetes.executor.podTemplateContainerName": container["name"],
+        # Without it the driver needs the right to write ConfigMaps.
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(BLOCK_PORT),
+        "spark.blockManager.port": str(BLOCK_PORT),
+        "spark.authenticate": "true",
+        "spark.authenticate.secret.file": SECRET_FILE,
+    }
 
 
 def makes_own_secret(master: str) -> bool:
@@ -380,14 +426,45 @@ def foreground(listen: str, home: Path, *, environ: Mapping[str, str]) -> None:
     os.execvpe(arguments[0], arguments, {**environ, **_extra(scratch, host, environ), **path})  # noqa: S606
 
 
+def executor(environ: Mapping[str, str]) -> None:
+    """Replaces this process by an executor, as the variables of Spark's scheduler describe it."""
+    options = [value for name, value in environ.items() if name.startswith("SPARK_JAVA_OPT_")]
+    memory = environ["SPARK_EXECUTOR_MEMORY"]
+    told = {
+        "driver-url": "SPARK_DRIVER_URL",
+        "executor-id": "SPARK_EXECUTOR_ID",
+        "cores": "SPARK_EXECUTOR_CORES",
+        "app-id": "SPARK_APPLICATION_ID",
+        "hostname": "SPARK_EXECUTOR_POD_IP",
+        "resourceProfileId": "SPARK_RESOURCE_PROFILE_ID",
+        "podName": "SPARK_EXECUTOR_POD_NAME",
+    }
+    arguments = [
+        class_sharing.java_of_spark(environ),
+        *options,
+        *("-XX:-UsePerfData", f"-Xms{memory}", f"-Xmx{memory}"),
+        *("-cp", f"{pyspark_folder() / 'jars'}/*"),
+        "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
+        *(word for key, name in told.items() for word in (f"--{key}", environ[name])),
+    ]
+    os.execvpe(  # noqa: S606
+        arguments[0], arguments, {**environ, "SPARK_HOME": str(pyspark_folder())}
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Runs a server in the foreground; returns an exit code if it cannot start."""
+    """Runs a server or an executor in the foreground; returns an exit code if it cannot start."""
     import argparse  # noqa: PLC0415 - in a server's own process alone
 
     parser = argparse.ArgumentParser(prog="python -m fleet.act.spark_server")
-    parser.add_argument("--listen", required=True, metavar="HOST:PORT")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--listen", metavar="HOST:PORT")
+    what.add_argument("executor", nargs="?", choices=["executor"])
+    parsed = parser.parse_args(argv)
     try:
-        foreground(parser.parse_args(argv).listen, fleet_home(), environ=os.environ)
+        if parsed.executor:
+            executor(os.environ)
+        foreground(parsed.listen, fleet_home(), environ=os.environ)
     except FleetError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -327,17 +327,42 @@ class LocalRuntimeSpec(Strict):
         return "local"
 
 
+Heap = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$")]
+
+
+class SparkExecutors(Strict):
+    """Sets up executors of a shared Spark server, which are pods of their own."""
+
+    instances: Annotated[int, Field(ge=1, le=1000)]
+    """Number of executors."""
+    cores: Annotated[int, Field(ge=1, le=128)] = 1
+    """Cores of an executor, each of which runs one task at a time."""
+    memory: Heap = "2g"
+    """Heap of an executor; its pod gets 40 % more, at least 384 MiB, for Python."""
+
+
 class SparkConnect(Strict):
     """Sets up the Spark Connect server that fleets share (`worker.spark: shared`)."""
 
     image: str | None = None
     """Image of the server; default: the worker's image. A running server keeps its image."""
-    memory: Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$")] = "2g"
+    memory: Heap = "2g"
     """Heap of the driver in Spark's notation, such as 2g."""
     master: str = "local[*]"
     """Spark master of the server."""
     resources: dict[str, Any] = Field(default_factory=dict)
     """Requests and limits of the container; default: memory for the heap and its overhead."""
+    executors: SparkExecutors | None = None
+    """Executors as pods of their own; default: none, and tasks run in the server's pod."""
+
+    @model_validator(mode="after")
+    def _one_scheduler(self) -> "SparkConnect":
+        if self.executors is not None and self.master != "local[*]":
+            raise ValueError(
+                f"master {self.master} and executors exclude each other: executors are pods of "
+                "Spark's Kubernetes scheduler; remove one of them"
+            )
+        return self
 
 
 class PodMetadata(Strict):

@@ -10,7 +10,13 @@ from fleet.clock import SystemClock
 from fleet.errors import FleetError
 from fleet.kubernetes.client.object_names import SPARK, ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
-from fleet.kubernetes.deployment.spark_servers import delete_unused, ensure_tokens
+from fleet.kubernetes.deployment.spark_servers import (
+    delete_servers,
+    delete_unused,
+    ensure_spark,
+    ensure_tokens,
+    purge_spark,
+)
 from fleet.kubernetes.manifests.pod_template import token
 from fleet.kubernetes.manifests.spark_objects import LABELS
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
@@ -90,6 +96,21 @@ def test_a_purge_deletes_the_token_that_fleet_made(
     assert (("Secret", SPARK) in yard.server.objects) == (not by_fleet)
     assert len(told) == (0 if by_fleet else 1)
     assert all("Secret fleet-spark stays, since Fleet did not create it" in each for each in told)
+
+
+@pytest.mark.parametrize("given", [None, "fleet-worker"])
+def test_a_purge_deletes_the_account_that_fleet_made(yard: Yard, given: str | None) -> None:
+    """Where the platform makes accounts, Fleet neither makes this one nor deletes it."""
+    place = {**ON_KUBERNETES, "service_account": given, "spark": {"executors": {"instances": 1}}}
+    spec = fleet_spec(declaration("orders", runtime=place))
+    ensure_spark(spec, yard.api)
+    account = ("ServiceAccount", SPARK)
+    assert (account in yard.server.objects) == (given is None)
+    yard.server.put({"kind": account[0], "metadata": {"name": SPARK}})
+    delete_servers(yard.api)
+    purge_spark(spec, yard.api)
+    assert (account in yard.server.objects) == (given is not None)
+    assert ("Secret", SPARK) not in yard.server.objects
 
 
 def test_a_server_is_deleted_once_no_fleet_and_no_pod_uses_it(yard: Yard) -> None:

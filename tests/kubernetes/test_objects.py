@@ -20,6 +20,7 @@ from fleet.kubernetes.manifests.deployment_objects import (
     leases,
     settings_map,
 )
+from fleet.kubernetes.manifests.part_objects import policies
 from fleet.kubernetes.manifests.pod_template import grace_seconds, probes
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.worker.pod_environment import spark_url
@@ -252,15 +253,21 @@ def test_each_set_of_secrets_has_a_spark_server_with_its_own_token() -> None:
         orders={"env_from": ["kafka"], "mounts": {"ca": "/tls"}},
         payments=bank,
         refunds=bank,
+        returns={"env_from": ["bank"], "mounts": {"another": "/tls"}},
         ads={},
     )
     made = spark_objects(spec)
-    assert [each["kind"] for each in made] == ["Service", "Deployment"] * 3
+    assert [each["kind"] for each in made] == ["Service", "Deployment"] * 4
     servers = {o["metadata"]["name"]: o for o in made if o["kind"] == "Deployment"}
     keys = set()
     for fleet_, (secrets, paths) in zip(
         spec.fleets,
-        [(["kafka"], {"/tls": "ca"}), *[(["bank"], {"/tls": "bank-tls"})] * 2, ([], {})],
+        [
+            (["kafka"], {"/tls": "ca"}),
+            *[(["bank"], {"/tls": "bank-tls"})] * 2,
+            (["bank"], {"/tls": "another"}),
+            ([], {}),
+        ],
         strict=True,
     ):
         own = fleet_.runtime.spark_server()
@@ -273,8 +280,59 @@ def test_each_set_of_secrets_has_a_spark_server_with_its_own_token() -> None:
         service = next(o for o in made if o["kind"] == "Service" and o["metadata"]["name"] == own)
         assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
         keys.add(key)
-    assert len(keys) == 3
+    assert len(keys) == 4
     assert "token" in keys, "the server of those without Secrets"
+
+
+def test_executors_are_pods_with_the_secrets_of_their_server() -> None:
+    """Two fleets with different Secrets: neither's executors have the other's."""
+    wanted = {"executors": {"instances": 2, "memory": "1g"}, "image": "spark:1"}
+    orders = {"env_from": ["kafka"], "mounts": {"ca": "/tls"}}
+    payments = {"env_from": ["bank"], "mounts": {"bank-ca": "/tls"}}
+    spec = sharing(orders={**orders, "spark": wanted}, payments={**payments, "spark": wanted})
+    made = {o["metadata"]["name"]: o for o in spark_objects(spec) if o["kind"] == "Deployment"}
+    for server, login, ca in zip(made, ("kafka", "bank"), ("ca", "bank-ca"), strict=True):
+        driver = made[server]["spec"]["template"]["spec"]
+        env = {e["name"]: e.get("value") for e in driver["containers"][0]["env"]}
+        assert (driver["serviceAccountName"], driver["automountServiceAccountToken"]) == (
+            "fleet-spark", True,
+        )  # fmt: skip
+        assert env["FLEET_SPARK_MASTER"] == "k8s://https://kubernetes.default.svc"
+        said = json.loads(env["FLEET_SPARK_EXECUTORS"])
+        assert said == {"instances": 2, "cores": 1, "memory": "1g"}
+        pod = json.loads(env["FLEET_SPARK_EXECUTOR_POD"])
+        assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == server
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["containers"][0]["image"] == "spark:1"
+        for each in (driver, pod["spec"]):
+            (container,) = each["containers"]
+            assert container["envFrom"] == [{"secretRef": {"name": login}}]
+            files = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+            volumes = {v["name"]: v["secret"] for v in each["volumes"] if "secret" in v}
+            assert volumes.pop(files["/tls"]) == {"secretName": ca}
+            key = server.replace("fleet-spark", "token")
+            assert volumes.pop(files["/etc/fleet-spark"])["items"] == [
+                {"key": key, "path": "token"}
+            ]
+            assert not volumes
+
+
+def test_servers_with_executors_have_an_account_unless_the_platform_makes_accounts() -> None:
+    """It may only create, see and delete pods; one for all servers of the namespace."""
+    wanted: dict[str, Any] = {"spark": {"executors": {"instances": 2}, "image": "spark:1"}}
+    spec = sharing(orders={**wanted, "env_from": ["kafka"]}, ads={})
+    (*account, _, _, _, _) = spark_objects(spec)
+    assert [each["kind"] for each in account] == ["ServiceAccount", "Role", "RoleBinding"]
+    assert [rule["resources"] for rule in account[1]["rules"]] == [["pods"]]
+    (policy,) = (o for o in policies(spec) if o["metadata"]["name"] == "fleet-spark-executor")
+    assert [p["port"] for p in policy["spec"]["ingress"][0]["ports"]] == [7078, 7079]
+    spec = sharing(orders={**wanted, "service_account": "given"})
+    assert [each["kind"] for each in spark_objects(spec)] == ["Service", "Deployment"]
+
+
+def test_executors_exclude_another_master() -> None:
+    with pytest.raises(ValueError, match=r"master local\[2\] and executors exclude each other"):
+        fleet(runtime={"spark": {"executors": {"instances": 1}, "master": "local[2]"}})
 
 
 def test_a_service_finds_its_own_server_alone() -> None:

@@ -59,6 +59,17 @@ def test_it_is_said_that_the_server_is_replaced(told: Any, then: Any, what: str)
     assert f"before the first step ({what})" in note
 
 
+def test_executors_that_come_or_go_replace_the_server(told: Any) -> None:
+    """Its tasks run elsewhere then."""
+    apart = spec(orders={"spark": {"executors": {"instances": 2}}})
+    figures = '{"instances":2,"cores":1,"memory":"2g"}'
+    _, (note,) = told(spec(orders={}), apart)
+    assert f"executors {figures}, now none)" in note
+    _, (note,) = told(apart, spec(orders={}))
+    assert f"executors none, now {figures})" in note
+    assert told(apart, apart) == ((), ())
+
+
 def test_nothing_is_said_of_one_that_stays(told: Any) -> None:
     """It is as it was, has an image of its own, or is made now."""
     of_its_own = {"spark": {"image": "spark:1"}}

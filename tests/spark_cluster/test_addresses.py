@@ -1,6 +1,10 @@
 """What may stand in fleet.yaml of a Spark elsewhere, and what a server tells its executors."""
 
+import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,3 +69,64 @@ def test_the_python_of_executors_is_named_by_the_servers_environment(tmp_path: P
     )
     here = spark_server._extra(tmp_path, "127.0.0.1", named)
     assert {**here, **spark_python.variables()} == here
+
+
+def test_a_server_in_a_pod_lets_the_scheduler_create_executors(tmp_path: Path):
+    """By a template in a file, and without a secret on its command line."""
+    (tmp_path / "scratch").mkdir()
+    container = {"name": "executor", "image": "spark:1", "imagePullPolicy": "Never"}
+    pod = {"metadata": {"namespace": "pay"}, "spec": {"containers": [container]}}
+    environ = {
+        **os.environ,
+        "FLEET_SPARK_MASTER": "k8s://https://kubernetes.default.svc",
+        "FLEET_SPARK_EXECUTORS": '{"instances": 2, "cores": 1, "memory": "1g"}',
+        "FLEET_SPARK_EXECUTOR_POD": json.dumps(pod),
+        "POD_NAME": "fleet-spark-1",
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": "a-secret",
+    }
+    told = spark_server._arguments(tmp_path, host="0.0.0.0", port=15002, environ=environ)
+    settings = dict(word.partition("=")[::2] for word in told if word.startswith("spark."))
+    assert settings["spark.executor.instances"] == "2"
+    assert settings["spark.kubernetes.driver.pod.name"] == "fleet-spark-1"
+    assert settings["spark.kubernetes.namespace"] == "pay"
+    assert settings["spark.kubernetes.container.image"] == "spark:1"
+    assert settings["spark.authenticate"] == "true"
+    template = Path(settings["spark.kubernetes.executor.podTemplateFile"])
+    assert json.loads(template.read_text()) == pod
+    ports = {value for key, value in settings.items() if key.endswith((".port", "Manager.port"))}
+    assert ports == {"15002", "7078", "7079"}
+    assert "a-secret" not in " ".join(told)
+
+
+def test_an_executor_is_what_the_scheduler_describes(tmp_path: Path):
+    """Its process becomes Java, with the options that Spark numbers."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$SPARK_HOME" "$@"\n')
+    java.chmod(0o755)
+    described = {
+        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@10.0.0.7:7078",
+        "SPARK_EXECUTOR_ID": "3",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_EXECUTOR_MEMORY": "1024m",
+        "SPARK_APPLICATION_ID": "spark-1",
+        "SPARK_EXECUTOR_POD_IP": "10.0.0.8",
+        "SPARK_EXECUTOR_POD_NAME": "fleet-1-exec-3",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078",
+        "SPARK_JAVA_OPT_1": "-Done=with a space",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "fleet.act.spark_server", "executor"],
+        env={**os.environ, "JAVA_HOME": str(tmp_path), **described},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    home, *words = done.stdout.splitlines()
+    assert Path(home, "bin", "spark-submit").exists()
+    assert {"-Dspark.driver.port=7078", "-Done=with a space", "-Xmx1024m"} <= set(words)
+    after = words[words.index("org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend") :]
+    told = dict(zip(after[1::2], after[2::2], strict=True))
+    assert told["--driver-url"] == described["SPARK_DRIVER_URL"]
+    assert told["--hostname"] == "10.0.0.8"
+    assert told["--podName"] == "fleet-1-exec-3"
+    assert told["--cores"] == "2"

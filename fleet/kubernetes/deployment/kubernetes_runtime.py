@@ -37,7 +37,7 @@ from fleet.kubernetes.deployment.spark_servers import (
     delete_servers,
     delete_unused,
     ensure_spark,
-    purge_token,
+    purge_spark,
     spark_concerns,
 )
 from fleet.kubernetes.leases.lease_store import LeaseStore
@@ -422,7 +422,7 @@ class KubernetesRuntime:
                 for found in self.api.find(kind, label)[0]:
                     self.api.delete(kind, found["metadata"]["name"])
         self.api.delete("ConfigMap", pauses(self.spec.cluster.name))
-        left = purge_token(self.spec, self.api)
+        left = purge_spark(self.spec, self.api)
         self._settings.clear()
         self.close()
         return left

@@ -3,29 +3,34 @@
 Problem: another heap, master or image of one fleet replaces the server under all that share it,
 and fleets that say different things of it can have none: found out once a change has begun, that
 leaves it unfinished. Choice: both are looked at with the plan. Cost: one read of each Deployment;
-only image, heap and master are compared, which an API server keeps as they were
+only image, heap, master and executors are compared, which an API server keeps as they were
 written.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 from fleet.config.spec import FleetSpec
 from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
-from fleet.errors import ConfigError, FleetError, Unreachable
+from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.manifests.pod_template import TOKEN_ENV, token_key
 from fleet.kubernetes.manifests.spark_objects import (
     LABELS,
-    beside_what_serves,
+    image_kept,
     spark_objects,
     spark_servers,
 )
 
-_ENV: Final = {"FLEET_SPARK_MEMORY": "memory", "FLEET_SPARK_MASTER": "master"}
+_ENV: Final = {
+    "FLEET_SPARK_MEMORY": "memory",
+    "FLEET_SPARK_MASTER": "master",
+    "FLEET_SPARK_EXECUTORS": "executors",
+}
+_RIGHTS: Final = {"RoleBinding", "Role", "ServiceAccount"}
 _LABELLED: Final = ",".join(f"{key}={value}" for key, value in LABELS.items())
 _UNUSED_SECONDS: Final = 3600.0
 """Age from which a server that no pod uses is deleted: its fleet's first pods may be late."""
@@ -34,23 +39,28 @@ _UNUSED_SECONDS: Final = 3600.0
 def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
     """Returns a refusal if fleets disagree on a server, a note for each that will be replaced."""
     try:
-        wanted = {o["metadata"]["name"]: o for o in spark_objects(spec) if o["kind"] != "Service"}
+        spark_objects(spec)
     except ConfigError as error:
         return Vetoes(refusals=(str(error),))
+    try:
+        found = _found(spec, api)
+    except Unreachable:
+        raise
+    except FleetError:  # this login may only look at less
+        return NO_CONCERNS
     notes = []
-    for name, sharing in spark_servers(spec).items():
-        try:
-            found = api.get("Deployment", name)
-        except Unreachable:
-            raise
-        except FleetError:  # this login may only look at less
-            return NO_CONCERNS
-        if found is None:
+    for each in _beside(spec, found):
+        name = each["metadata"]["name"]
+        before = found.get(name) if each["kind"] == "Deployment" else None
+        if before is None:
             continue
-        now, then = _of(found), _of(beside_what_serves(wanted[name], found, sharing))
-        differing = [key for key in then if now.get(key) != then[key]]
-        if differing:
-            what = ", ".join(f"{key} {then[key]}, now {now.get(key, 'none')}" for key in differing)
+        now, then = _of(before), _of(each)
+        what = ", ".join(
+            f"{key} {then.get(key, 'none')}, now {now.get(key, 'none')}"
+            for key in {**then, **now}
+            if now.get(key) != then.get(key)
+        )
+        if what:
             notes.append(
                 f"Fleet replaces the shared Spark server (Deployment {name}) before the first step "
                 f"({what}). Batches of all its groups wait until it is ready again; no group "
@@ -60,16 +70,38 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
 
 
 def ensure_spark(spec: FleetSpec, api: Api) -> None:
-    """Creates the servers and their tokens, if fleets share any."""
+    """Creates the servers and their tokens, if fleets share any.
+
+    Raises Refused if servers need an account that this login cannot create.
+    """
     servers = spark_servers(spec)
     if not servers:
         return
-    wanted = spark_objects(spec)
+    wanted = _beside(spec, _found(spec, api))
     ensure_tokens(api, servers)
     for each in wanted:
-        name = each["metadata"]["name"]
-        found = api.get("Deployment", name)
-        api.apply(beside_what_serves(each, found, servers[name]))
+        try:
+            api.apply(each)
+        except Unreachable:
+            raise
+        except FleetError as error:
+            if each["kind"] not in _RIGHTS:
+                raise
+            raise Refused(
+                f"Spark servers with executors need {each['kind']} {SPARK}, which this login "
+                f"cannot create ({error}); apply the output of `fleet render manifests` as a user "
+                "who can"
+            ) from error
+
+
+def _found(spec: FleetSpec, api: Api) -> dict[str, Object | None]:
+    return {name: api.get("Deployment", name) for name in spark_servers(spec)}
+
+
+def _beside(spec: FleetSpec, found: Mapping[str, Object | None]) -> list[Object]:
+    """Returns what is applied over the servers that exist."""
+    kept = {name: image_kept(found[name], of) for name, of in spark_servers(spec).items()}
+    return spark_objects(spec, serving={name: image for name, image in kept.items() if image})
 
 
 def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
@@ -115,10 +147,13 @@ def _delete(api: Api, name: str) -> None:
     api.delete("Service", name)
 
 
-def purge_token(spec: FleetSpec, api: Api) -> tuple[str, ...]:
-    """Deletes the Secret if no server is left; reports one that Fleet did not create."""
+def purge_spark(spec: FleetSpec, api: Api) -> tuple[str, ...]:
+    """Deletes account and Secret if no server is left; reports one that Fleet did not create."""
     if not spark_servers(spec) or api.find("Deployment", _LABELLED)[0]:
         return ()
+    for each in reversed(spark_objects(spec)):
+        if each["kind"] in _RIGHTS:
+            api.delete(each["kind"], SPARK)
     found = api.get("Secret", SPARK)
     if found is None:
         return ()

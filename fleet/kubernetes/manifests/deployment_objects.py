@@ -17,7 +17,13 @@ from fleet.config.spec import FixedScaling, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
 from fleet.kubernetes.leases.lease_store import worker_rules
-from fleet.kubernetes.manifests.pod_template import CODE_KEY, Object, runtime_of, template
+from fleet.kubernetes.manifests.pod_template import (
+    CODE_KEY,
+    Object,
+    account,
+    runtime_of,
+    template,
+)
 
 FIRST_ANNOTATION: Final = "fleet/first"
 """Of the slot targets' Lease: what opens by itself if no slot was opened yet [22]."""
@@ -160,32 +166,8 @@ def own_access(names: ObjectNames, group: GroupSpec, *, slots: int) -> list[Obje
 
 def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> list[Object]:
     """Returns ServiceAccount, Role and RoleBinding of workers, for their Leases and maps."""
-    account, role = names.service_account, names.role
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": metadata(names, namespace, account),
-            "automountServiceAccountToken": False,
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "Role",
-            "metadata": metadata(names, namespace, role),
-            "rules": worker_rules(names, slots=slots, reports=reports),
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "RoleBinding",
-            "metadata": metadata(names, namespace, role),
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "Role",
-                "name": role,
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
-        },
-    ]
+    rules = worker_rules(names, slots=slots, reports=reports)
+    return account(metadata(names, namespace, names.service_account), rules)
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:

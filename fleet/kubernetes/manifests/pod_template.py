@@ -11,7 +11,7 @@ the worker's processes.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from fleet.config.settings import WorkerSettings
@@ -148,6 +148,27 @@ def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
     return made
 
 
+def account(meta: Object, rules: Sequence[Object]) -> list[Object]:
+    """Returns a ServiceAccount with a Role of these rules; all three objects have this metadata."""
+    name, namespace, rbac = meta["name"], meta["namespace"], "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{rbac}/v1", "metadata": meta}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": meta,
+            "automountServiceAccountToken": False,
+        },
+        {**role, "kind": "Role", "rules": list(rules)},
+        {
+            **role,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        },
+    ]
+
+
 def placement(runtime: KubernetesRuntimeSpec) -> Object:
     """Where a pod may run and how its image is pulled: the part of its spec that says so."""
     found: Object = {}
@@ -218,10 +239,10 @@ def _environment(settings: WorkerSettings) -> list[Object]:
     group = settings.group
     worker = group.worker
     env = [
-        _field("POD_NAME", "metadata.name"),
-        _field("FLEET_NAMESPACE", "metadata.namespace"),
-        _field("FLEET_REVISION", f"metadata.annotations['{REVISION_ANNOTATION}']"),
-        _field("FLEET_TEMPLATE_HASH", f"metadata.labels['{HASH_LABEL}']"),
+        field("POD_NAME", "metadata.name"),
+        field("FLEET_NAMESPACE", "metadata.namespace"),
+        field("FLEET_REVISION", f"metadata.annotations['{REVISION_ANNOTATION}']"),
+        field("FLEET_TEMPLATE_HASH", f"metadata.labels['{HASH_LABEL}']"),
         # An empty value is none on the API server, and would look like another manager's write.
         *([{"name": CODE_DIGEST, "value": settings.code_digest}] if settings.code_digest else ()),
         {"name": "FLEET_HOME", "value": HOME},
@@ -250,7 +271,8 @@ def token_key(server: str) -> str:
     return server.replace(SPARK, "token", 1)
 
 
-def _field(name: str, path: str) -> Object:
+def field(name: str, path: str) -> Object:
+    """A variable with a value of the pod itself (downward API)."""
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 

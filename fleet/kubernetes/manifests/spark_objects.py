@@ -6,22 +6,31 @@ Choice: `worker.spark: shared` stands for one server for each set of Secrets (`r
 and `runtime.mounts`), so that no fleet's code reads another fleet's. Each server has a token of
 its own: a key of the Secret `fleet-spark`, which the person or the manager creates and which is
 never rendered. One replica, recreated: Connect sessions are in its memory, and workers create
-theirs again, which costs no rebalance. Cost: one heap for the fleets of a server, and one more JVM
-for each set of Secrets.
+theirs again, which costs no rebalance. With `runtime.spark.executors` its tasks run in pods that
+Spark's own Kubernetes scheduler creates; the server's pod owns them. Cost: one heap for the fleets
+of a server, and one more JVM for each set of Secrets; a driver of executors may create pods.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from fleet.act.spark_server import (
+    EXECUTOR_POD_ENV,
+    EXECUTORS_ENV,
+    MASTER_ENV,
+    SECRET_FILE,
+)
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER, SPARK
 from fleet.kubernetes.manifests.pod_template import (
     HOME,
     Object,
+    account,
     container_security,
     env_from,
+    field,
     image_of,
     placement,
     pod_security,
@@ -29,13 +38,16 @@ from fleet.kubernetes.manifests.pod_template import (
     secret_mounts,
     secret_volumes,
     token,
+    token_key,
     with_surroundings,
 )
 
 PORT: Final = 15002
 LABELS: Final = {"app.kubernetes.io/name": SPARK, MANAGED_LABEL: MANAGER}
 _INSTANCE: Final = "app.kubernetes.io/instance"
-"""Label of a server's pods: its name."""
+"""Label of a server's pods, and of its executors: its name."""
+EXECUTOR: Final = f"{SPARK}-executor"
+_SCHEDULER: Final = "k8s://https://kubernetes.default.svc"
 
 
 def shares_spark(group: GroupSpec) -> bool:
@@ -51,15 +63,21 @@ def spark_servers(spec: FleetSpec) -> dict[str, list[GroupSpec]]:
     return found
 
 
-def spark_objects(spec: FleetSpec) -> list[Object]:
-    """Service and Deployment of each server; none where no fleet shares one."""
+def spark_objects(spec: FleetSpec, *, serving: Mapping[str, str] | None = None) -> list[Object]:
+    """Returns the objects of all servers, each server's Deployment last; none if none is shared.
+
+    serving: server → the image that it keeps (see `image_kept`).
+    """
+    kept = serving or {}
     servers = spark_servers(spec).items()
-    return [made for name, sharing in servers for made in _objects(name, sharing)]
+    made = [made for name, sharing in servers for made in _objects(name, sharing, kept.get(name))]
+    return [*_account(spec), *made]
 
 
-def _objects(name: str, sharing: Sequence[GroupSpec]) -> list[Object]:
+def _objects(name: str, sharing: Sequence[GroupSpec], image: str | None) -> list[Object]:
     runtime = runtime_of(sharing[0])
     _agreed(sharing)
+    image = image or runtime.spark.image or image_of(sharing[0])
     selector = {"app.kubernetes.io/name": SPARK, _INSTANCE: name}
     labels = {**LABELS, _INSTANCE: name}
     meta: Object = {"name": name, "namespace": runtime.namespace, "labels": labels}
@@ -87,29 +105,42 @@ def _objects(name: str, sharing: Sequence[GroupSpec]) -> list[Object]:
                 "selector": {"matchLabels": selector},
                 "template": {
                     "metadata": {"labels": labels},
-                    "spec": _pod(sharing[0], runtime, name),
+                    "spec": _server_pod(name, runtime, image),
                 },
             },
         },
     ]
 
 
-def beside_what_serves(
-    wanted: Object, found: Object | None, sharing: Sequence[GroupSpec]
-) -> Object:
-    """One of `spark_objects`, to be applied over the Deployment that is there.
+def has_executors(spec: FleetSpec) -> bool:
+    """Tells whether a server of these fleets has executors that are pods."""
+    return any(runtime_of(f).spark.executors for f in spec.fleets if shares_spark(f))
 
-    A server that is ready keeps its image unless fleet.yaml names one: it is recreated, and one
-    fleet's new code (or a tag that is not there) would take Spark from all that share it.
+
+def _account(spec: FleetSpec) -> list[Object]:
+    """Returns the account of servers with executors, unless the platform makes accounts.
+
+    Its Role cannot say which pods a server, and its code, may create; the chart's policy can.
+    """
+    made_by_fleet = any(not runtime_of(f).service_account for f in spec.fleets if shares_spark(f))
+    if not has_executors(spec) or not made_by_fleet:
+        return []
+    namespace = next(runtime_of(f).namespace for f in spec.fleets if shares_spark(f))
+    verbs = ["get", "list", "watch", "create", "delete", "deletecollection"]
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": verbs}
+    return account({"name": SPARK, "namespace": namespace, "labels": dict(LABELS)}, [rule])
+
+
+def image_kept(found: Object | None, sharing: Sequence[GroupSpec]) -> str | None:
+    """The image that a server keeps: its own while it is ready, unless fleet.yaml names one.
+
+    A change recreates it, and one fleet's new code (or a tag that is not there) would take Spark
+    from all that share it.
     """
     ready = int(((found or {}).get("status") or {}).get("readyReplicas") or 0)
-    written = any(runtime_of(each).spark.image for each in sharing)
-    if found is None or not ready or written or wanted["kind"] != found["kind"]:
-        return wanted
-    made: Object = json.loads(json.dumps(wanted))
-    image = found["spec"]["template"]["spec"]["containers"][0]["image"]
-    made["spec"]["template"]["spec"]["containers"][0]["image"] = image
-    return made
+    if found is None or not ready or any(runtime_of(each).spark.image for each in sharing):
+        return None
+    return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def _agreed(sharing: Sequence[GroupSpec]) -> None:
@@ -128,13 +159,50 @@ def _server(group: GroupSpec) -> Any:
     return runtime.spark.model_copy(update={"image": runtime.spark.image or image_of(group)})
 
 
-def _pod(group: GroupSpec, runtime: KubernetesRuntimeSpec, server: str) -> Object:
+def _server_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:
+    made = _pod(_server_container(server, runtime, image), runtime)
+    if runtime.spark.executors is not None:
+        made["serviceAccountName"] = SPARK
+        made["automountServiceAccountToken"] = True
+        _add_secret(made, server)
+    return made
+
+
+def _executor_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:
+    """The template of an executor's pod; Spark adds what differs between two of them."""
+    container = {
+        "name": "executor",
+        "image": image,
+        "imagePullPolicy": runtime.pull_policy,
+        "command": ["python3", "-m", "fleet.act.spark_server"],  # Spark adds `executor`
+        "env": _homes(),
+    }
+    made = _pod(container, runtime)
+    _add_secret(made, server)
+    labels = {**LABELS, "app.kubernetes.io/name": EXECUTOR, _INSTANCE: server}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"namespace": runtime.namespace, "labels": labels},
+        "spec": made,
+    }
+
+
+def _pod(container: Object, runtime: KubernetesRuntimeSpec) -> Object:
+    """A pod of this container with the fleets' Secrets, which read Kafka by them [11]."""
+    container["securityContext"] = container_security()
+    container["volumeMounts"] = [
+        {"name": "home", "mountPath": HOME},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+        *secret_mounts(runtime.mounts.items()),
+    ]
+    if runtime.env_from:
+        container["envFrom"] = env_from(runtime.env_from)
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(),
-        "containers": [_container(group, runtime, server)],
+        "containers": [container],
         "volumes": [
             {"name": "home", "emptyDir": {}},
             {"name": "tmp", "emptyDir": {}},
@@ -144,35 +212,52 @@ def _pod(group: GroupSpec, runtime: KubernetesRuntimeSpec, server: str) -> Objec
     }
 
 
-def _container(group: GroupSpec, runtime: KubernetesRuntimeSpec, server: str) -> Object:
-    memory = with_surroundings(runtime.spark.memory)
+def _add_secret(pod: Object, server: str) -> None:
+    """What driver and executors prove to each other that they know: the server's token."""
+    folder, _, file = SECRET_FILE.rpartition("/")
+    items = [{"key": token_key(server), "path": file}]
+    pod["volumes"].append({"name": SPARK, "secret": {"secretName": SPARK, "items": items}})
+    pod["containers"][0]["volumeMounts"].append(
+        {"name": SPARK, "mountPath": folder, "readOnly": True}
+    )
+
+
+def _homes() -> list[Object]:
+    return [{"name": "FLEET_HOME", "value": HOME}, {"name": "HOME", "value": HOME}]
+
+
+def _server_container(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:
+    spark = runtime.spark
+    memory = with_surroundings(spark.memory)
     asks = {"tcpSocket": {"port": "connect"}, "periodSeconds": 2, "timeoutSeconds": 2}
-    made: Object = {
+    return {
         "name": "spark",
-        "image": runtime.spark.image or image_of(group),
+        "image": image,
         "imagePullPolicy": runtime.pull_policy,
         "command": ["python3", "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{PORT}"],
         "env": [
-            {"name": "FLEET_HOME", "value": HOME},
-            {"name": "HOME", "value": HOME},
-            {"name": "FLEET_SPARK_MEMORY", "value": runtime.spark.memory},
-            {"name": "FLEET_SPARK_MASTER", "value": runtime.spark.master},
+            *_homes(),
+            {"name": "FLEET_SPARK_MEMORY", "value": spark.memory},
+            {"name": MASTER_ENV, "value": spark.master if spark.executors is None else _SCHEDULER},
             token(server),
+            *_executor_variables(server, runtime, image),
         ],
         "ports": [{"name": "connect", "containerPort": PORT, "protocol": "TCP"}],
         # A JVM of 6 s takes minutes on a node that starts ten at once; one that cannot start ends.
         "startupProbe": {**asks, "failureThreshold": 150},
         "readinessProbe": {**asks, "failureThreshold": 2},
         "livenessProbe": {**asks, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-        "resources": dict(runtime.spark.resources) or {"requests": {"memory": f"{memory}Mi"}},
-        "securityContext": container_security(),
-        "volumeMounts": [
-            {"name": "home", "mountPath": HOME},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
-            *secret_mounts(runtime.mounts.items()),
-        ],
+        "resources": dict(spark.resources) or {"requests": {"memory": f"{memory}Mi"}},
     }
-    # Executors take Kafka's credentials from the same variables and files [11].
-    if runtime.env_from:
-        made["envFrom"] = env_from(runtime.env_from)
-    return made
+
+
+def _executor_variables(server: str, runtime: KubernetesRuntimeSpec, image: str) -> list[Object]:
+    executors = runtime.spark.executors
+    if executors is None:
+        return []
+    pod = _executor_pod(server, runtime, image)
+    return [
+        field("POD_NAME", "metadata.name"),
+        {"name": EXECUTORS_ENV, "value": executors.model_dump_json()},
+        {"name": EXECUTOR_POD_ENV, "value": json.dumps(pod, sort_keys=True)},
+    ]

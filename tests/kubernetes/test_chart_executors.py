@@ -1,0 +1,196 @@
+"""What a Spark server may do by the chart's rights, tried with its token on a real API server."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from fleet.config.spec import FleetSpec
+from fleet.errors import Refused
+from fleet.kubernetes.client.api import Api, Object, Request
+from fleet.kubernetes.deployment.spark_servers import ensure_spark
+from fleet.kubernetes.manifests.spark_objects import spark_servers
+from tests.kubernetes.test_chart_rights import Shop, object_of, refusal, shop
+from tests.support import waiting
+from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
+
+pytestmark = pytest.mark.kubernetes
+__all__ = ["shop"]
+
+SUFFIX = "5d9f8c7b6d-x2x4z"
+UNBOUND = "own executors"
+
+
+def spec_of(namespace: str, **runtime: Any) -> FleetSpec:
+    """Two fleets with Secrets of their own, as the chart's defaults have them."""
+    place = {
+        **ON_KUBERNETES,
+        "namespace": namespace,
+        "service_account": "fleet-worker",
+        "spark": {"executors": {"instances": 2}},
+        **runtime,
+    }
+    groups: dict[str, dict[str, Any]] = {
+        "orders": {"env_from": ["kafka"], "mounts": {"kafka-tls": "/tls"}},
+        "payments": {"env_from": ["kafka"]},
+    }
+    return fleet_spec(
+        *(declaration(group, runtime={**place, **own}) for group, own in groups.items())
+    )
+
+
+class Driver:
+    """The pod of a Spark server, whose code calls the API server with the pod's token."""
+
+    def __init__(self, shop: Shop, server: str, template: Object) -> None:
+        self.shop, self.server, self.template = shop, server, template
+        self.name = f"{server}-{SUFFIX}"
+        made = object_of("Pod", self.name, spec={"containers": [{"name": "spark", "image": "s:1"}]})
+        made["spec"]["serviceAccountName"] = "fleet-spark"
+        self.bound = shop.admin.apply(made)
+        user = shop.server.account(shop.namespace, "fleet-spark", pod=self.bound)
+        self.api = shop.server.api(shop.namespace, user)
+
+    def executor(self, **changed: Any) -> Object:
+        """An executor as Spark makes it; what is changed in its metadata, spec or container."""
+        made: Object = json.loads(json.dumps(self.template))
+        made["metadata"] |= {"name": f"exec-{self.server}", "ownerReferences": [self.reference()]}
+        (container,) = made["spec"]["containers"]
+        address = {"fieldRef": {"fieldPath": "status.podIP"}}
+        container["env"].append({"name": "SPARK_EXECUTOR_POD_IP", "valueFrom": address})
+        made["spec"]["volumes"].append({"name": "spark-local-dir-1", "emptyDir": {}})
+        made["metadata"] |= changed.pop("metadata", {})
+        container |= changed.pop("container", {})
+        made["spec"]["volumes"] += changed.pop("volumes", [])
+        made["spec"] |= changed
+        return made
+
+    def reference(self) -> Object:
+        meta = self.bound["metadata"]
+        return {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+
+
+def create(api: Api, wanted: Object, *, trial: bool = True) -> object:
+    """Creates a pod as Spark does; by default without storing it."""
+    query = [("dryRun", "All")] if trial else []
+    path = api._path("Pod", "").rstrip("/")
+    return api._call(Request("POST", path, body=wanted, query=query))
+
+
+def delete_all(api: Api, server: str) -> object:
+    """Deletes all executors of a server in one request."""
+    path = api._path("Pod", "").rstrip("/")
+    query = [("labelSelector", f"app.kubernetes.io/instance={server}")]
+    return api._call(Request("DELETE", path, query=query))
+
+
+@pytest.fixture(scope="module")
+def drivers(shop: Shop) -> Iterator[tuple[Driver, Driver]]:
+    """The servers of two fleets with different Secrets; the operator has made both."""
+    spec = spec_of(shop.namespace)
+    ensure_spark(spec, shop.operator)
+    made: list[Driver] = []
+    for server in spark_servers(spec):
+        found = shop.admin.get("Deployment", server) or {}
+        env = found["spec"]["template"]["spec"]["containers"][0]["env"]
+        pod = next(e["value"] for e in env if e["name"] == "FLEET_SPARK_EXECUTOR_POD")
+        made.append(Driver(shop, server, json.loads(pod)))
+    for each in made:  # a policy hears of Deployments a moment later
+        act = partial(create, each.api, each.executor(container={"image": "other:1"}))
+        waiting.until(lambda: "only the image" in refusal(act), "the policies")  # noqa: B023
+    yield made[0], made[1]
+    for each in made:
+        each.api.close()
+
+
+def test_a_server_creates_its_executors_and_deletes_them(drivers: tuple[Driver, Driver]) -> None:
+    """One by one and all at once; it sees no Secret and no other namespace."""
+    for driver in drivers:
+        create(driver.api, driver.executor(), trial=False)
+        assert driver.api.delete("Pod", f"exec-{driver.server}")
+        create(driver.api, driver.executor(), trial=False)
+        delete_all(driver.api, driver.server)
+        assert driver.api.get("Pod", f"exec-{driver.server}") is None
+        assert "forbidden" in refusal(partial(driver.api.get, "Secret", "fleet-spark"))
+    elsewhere = drivers[0].shop.server.account(drivers[0].shop.namespace, "fleet-spark")
+    with drivers[0].shop.server.api(drivers[0].shop.system, elsewhere) as api:
+        assert "forbidden" in refusal(partial(api.find, "Pod"))
+
+
+SECRET = {"name": "a", "secret": {"secretName": "kafka-tls"}}
+TOKENS = {"name": "a", "secret": {"secretName": "fleet-spark"}}
+PROJECTED = {"name": "a", "projected": {"sources": [{"secret": {"name": "kafka"}}]}}
+HOST = {"name": "a", "hostPath": {"path": "/"}}
+KEY = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "fleet-spark", "key": "token"}}}
+SECURE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"serviceAccountName": "fleet-spark"}, "no account of its own"),
+        ({"serviceAccountName": "fleet-worker"}, "no account of its own"),
+        ({"automountServiceAccountToken": True}, "no account of its own"),
+        ({"volumes": [SECRET]}, "only the image and the Secrets"),
+        ({"volumes": [TOKENS]}, "only the image and the Secrets"),
+        ({"volumes": [PROJECTED]}, "only the image and the Secrets"),
+        ({"volumes": [HOST]}, "only the image and the Secrets"),
+        ({"container": {"image": "other:1"}}, "only the image and the Secrets"),
+        ({"container": {"envFrom": [{"secretRef": {"name": "bank"}}]}}, "only the image and"),
+        ({"container": {"env": [KEY]}}, "only the image and the Secrets"),
+        ({"initContainers": [{"name": "i", "image": "other:1", "securityContext": SECURE}]},
+            "only the image and the Secrets"),
+        ({"container": {"securityContext": {**SECURE, "privileged": True,
+            "allowPrivilegeEscalation": True}}}, "unprivileged"),
+        ({"container": {"securityContext": {**SECURE, "runAsNonRoot": False}}}, "unprivileged"),
+        ({"container": {"securityContext": {"allowPrivilegeEscalation": False,
+            "capabilities": {"add": ["NET_ADMIN"]}}}}, "unprivileged"),
+        ({"securityContext": {}}, "unprivileged"),
+        ({"hostNetwork": True}, "unprivileged"),
+        ({"metadata": {"labels": {"app.kubernetes.io/name": "fleet-worker"}}}, "own executors"),
+        ({"metadata": {"labels": {}}}, "own executors"),
+        ({"metadata": {"ownerReferences": []}}, "belongs to the pod"),
+    ],
+)  # fmt: skip
+def test_an_executor_has_no_more_than_its_server(
+    drivers: tuple[Driver, Driver], change: dict[str, Any], why: str
+) -> None:
+    """The code of a fleet runs in its server; the second server has fewer Secrets."""
+    _, driver = drivers
+    assert why in refusal(partial(create, driver.api, driver.executor(**change)))
+
+
+def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> None:
+    """Neither by the label of an executor nor by a token without its pod."""
+    first, second = drivers
+    assert UNBOUND in refusal(partial(create, second.api, first.executor()))
+    create(first.api, first.executor(), trial=False)
+    assert UNBOUND in refusal(partial(second.api.delete, "Pod", f"exec-{first.server}"))
+    assert UNBOUND in refusal(partial(second.api.delete, "Pod", first.name))
+    assert UNBOUND in refusal(partial(delete_all, second.api, first.server))
+    delete_all(first.api, first.server)
+    shop = first.shop
+    names = ("fleet-spark", f"{first.server}-more-{SUFFIX}")
+    pods = [shop.admin.apply({**first.bound, "metadata": {"name": name}}) for name in names]
+    for pod in (None, *pods):
+        with shop.server.api(
+            shop.namespace, shop.server.account(shop.namespace, "fleet-spark", pod=pod)
+        ) as api:
+            assert UNBOUND in refusal(partial(create, api, first.executor()))
+
+
+def test_only_a_spark_server_gets_the_account(shop: Shop) -> None:
+    """A fleet that names it gets no pods."""
+    wanted = shop.deployment(service_account="fleet-spark")
+    assert "only with the workers' accounts" in refusal(
+        partial(shop.operator.apply, wanted, trial=True)
+    )
+
+
+def test_an_operator_makes_no_account_for_spark(shop: Shop) -> None:
+    """It says what is missing, and who can create it."""
+    spec = spec_of(shop.namespace, service_account=None)
+    with pytest.raises(Refused, match=r"(?s)need ServiceAccount fleet-spark, .* apply the output"):
+        ensure_spark(spec, shop.operator)
