@@ -789,13 +789,28 @@ class CreateTopic(Strict):
     """Replication factor of a created topic."""
 
 
+TableKey = Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$")]
+
+
 class Writes(Strict):
     """Names where the jobs of a group write, for lineage in Dagster."""
 
-    tables: tuple[Annotated[str, Field(pattern=r"^[\w.-]+(/[\w.-]+)*$")], ...] = ()
+    tables: tuple[TableKey, ...] = ()
     """Tables as Dagster's asset keys, such as lake/orders."""
+    delta: dict[TableKey, Annotated[str, Field(pattern=r"^\S+$")]] = Field(default_factory=dict)
+    """Tables of `write_delta` with their folders, such as {lake/orders: "s3://lake/orders"}.
+    Dagster's code server reads their versions."""
+    iceberg: dict[TableKey, Annotated[str, Field(pattern=r"^[\w-]+:[\w-]+(\.[\w-]+)+$")]] = Field(
+        default_factory=dict
+    )
+    """Tables of `write_iceberg` with their catalogs and names, such as {lake/orders:
+    "prod:shop.orders"}. Dagster's code server reads their snapshots."""
     topics: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")], ...] = ()
     """Topics. Fleet adds worker.dead_letter_topic itself."""
+
+    def all_tables(self) -> tuple[str, ...]:
+        """Returns the keys of all tables."""
+        return tuple(dict.fromkeys((*self.tables, *self.delta, *self.iceberg)))
 
 
 def _time_zone(value: str) -> str:

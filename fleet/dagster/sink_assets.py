@@ -2,13 +2,21 @@
 
 A group's job decides where it writes; `writes:` in fleet.yaml names it. The tables are downstream
 of their groups, and topics that a group writes are too (`fleet.dagster.group_assets`).
+
+The version of a Delta or Iceberg table is its data version. The sensor reads it once all groups
+that write the table have another data version. A sink commits before its worker commits to Kafka,
+so that version holds every record up to the groups' watermark. Cost: the code server needs the
+login of the object store or catalog, and about 80 MB.
 """
 
-from dagster import AssetKey, AssetSpec
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from dagster import AssetKey, AssetMaterialization, AssetSpec, MetadataValue
 
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
 from fleet.dagster.resources import FleetResource
+from fleet.errors import FleetError
 
 
 def writers_of_topics(spec: FleetSpec) -> dict[str, list[str]]:
@@ -72,20 +80,111 @@ def build_sink_assets(fleet: FleetResource) -> list[AssetSpec]:
         list[AssetSpec]: A table's key is its entry: `lake/orders` is `AssetKey(["lake",
             "orders"])`.
     """
-    cluster = fleet.spec.cluster.name
-    writers: dict[str, list[GroupSpec]] = {}
-    for group in fleet.spec.fleets:
-        for table in group.writes.tables:
-            writers.setdefault(table, []).append(group)
     return [
-        AssetSpec(
-            key=AssetKey(table.split("/")),
-            deps=[asset_keys.group_key(cluster, group.group) for group in groups],
-            group_name=asset_keys.asset_group(groups[0]),
-            owners=asset_keys.owners(groups[0]),
-            kinds={"table"},
-            description=f"Written by {', '.join(group.group for group in groups)}.",
-            metadata={"cluster": cluster, "table": table},
-        )
-        for table, groups in writers.items()
+        _table_spec(fleet.spec.cluster.name, table, groups)
+        for table, groups in writers_of_tables(fleet.spec).items()
     ]
+
+
+def _table_spec(cluster: str, table: str, groups: Sequence[GroupSpec]) -> AssetSpec:
+    found = place_of(table, groups)
+    return AssetSpec(
+        key=table_key(table),
+        deps=[asset_keys.group_key(cluster, group.group) for group in groups],
+        group_name=asset_keys.asset_group(groups[0]),
+        owners=asset_keys.owners(groups[0]),
+        kinds={"table"} if found is None else {"table", found[0]},
+        description=f"Written by {', '.join(group.group for group in groups)}.",
+        metadata={
+            "cluster": cluster,
+            "table": table,
+            **({} if found is None else {_PLACES[found[0]]: found[1]}),
+        },
+    )
+
+
+DELTA, ICEBERG = "deltalake", "iceberg"
+"""Kinds of assets, as Dagster names them."""
+_PLACES = {DELTA: "dagster/uri", ICEBERG: "dagster/table_name"}
+"""Metadata in which Dagster shows where a table is."""
+
+
+def table_key(table: str) -> AssetKey:
+    """Returns the key of a table's external asset."""
+    return AssetKey(table.split("/"))
+
+
+def writers_of_tables(spec: FleetSpec) -> dict[str, list[GroupSpec]]:
+    """Returns the groups that write each table."""
+    writers: dict[str, list[GroupSpec]] = {}
+    for group in spec.fleets:
+        for table in group.writes.all_tables():
+            writers.setdefault(table, []).append(group)
+    return writers
+
+
+def place_of(table: str, writers: Iterable[GroupSpec]) -> tuple[str, str] | None:
+    """Returns the table's kind and place, if fleet.yaml says it."""
+    for group in writers:
+        for kind, places in ((DELTA, group.writes.delta), (ICEBERG, group.writes.iceberg)):
+            if table in places:
+                return kind, places[table]
+    return None
+
+
+def read_version(kind: str, place: str) -> int | None:
+    """Returns the version of a table; None without one. Raises FleetError."""
+    from fleet.sinks import read_delta_version, read_iceberg_snapshot  # noqa: PLC0415  80 MB
+
+    if kind == DELTA:
+        return read_delta_version(place)
+    catalog, _, table = place.partition(":")
+    return read_iceberg_snapshot(table, catalog=catalog)
+
+
+TableMemory = Mapping[str, tuple[int, str]]
+"""Table → the watermark for which its version was read, and that version."""
+
+
+def table_events(
+    spec: FleetSpec,
+    watermarks: Mapping[str, int],
+    known: TableMemory,
+    *,
+    is_late: Callable[[], bool],
+) -> tuple[list[AssetMaterialization], TableMemory, list[str]]:
+    """Returns a materialization for each table with another version, the memory and problems.
+
+    watermarks: of the groups. is_late: whether no further table is to be read.
+    """
+    made: list[AssetMaterialization] = []
+    after: dict[str, tuple[int, str]] = {}
+    problems: list[str] = []
+    for table, writers in writers_of_tables(spec).items():
+        found = place_of(table, writers)
+        passed = min(watermarks.get(each.group, 0) for each in writers)
+        until, told = known.get(table, (0, ""))
+        if found is None:
+            continue
+        after[table] = (until, told)
+        if passed <= until or is_late():
+            continue
+        try:
+            version = read_version(*found)
+        except FleetError as error:
+            problems.append(str(error))
+            continue
+        if version is not None and str(version) != told:
+            made.append(_materialization(table, str(version), passed))
+            told = str(version)
+        after[table] = (passed, told)
+    return made, after, problems
+
+
+def _materialization(table: str, version: str, watermark: int) -> AssetMaterialization:
+    return AssetMaterialization(
+        asset_key=table_key(table),
+        description=f"Version {version} has every record up to the watermark of its groups.",
+        metadata={"version": version, "watermark": MetadataValue.timestamp(float(watermark))},
+        tags=asset_keys.version_tags(version),
+    )

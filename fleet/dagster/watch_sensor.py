@@ -24,6 +24,7 @@ from zlib import crc32
 from dagster import (
     AddDynamicPartitionsRequest,
     AssetCheckEvaluation,
+    AssetMaterialization,
     AssetObservation,
     DagsterInstance,
     DefaultSensorStatus,
@@ -55,7 +56,7 @@ from fleet.dagster.group_assets import (
 from fleet.dagster.live import INTERVAL_SECONDS, Live, live_cluster
 from fleet.dagster.reconcile_schedule import acting_topics
 from fleet.dagster.resources import FleetResource
-from fleet.dagster.sink_assets import writers_of_topics
+from fleet.dagster.sink_assets import TableMemory, table_events, writers_of_topics
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.errors import Damaged, FleetError, SchemaTooNew
 from fleet.lag.snapshot import Figures, GroupFacts, Snapshot
@@ -75,7 +76,7 @@ DISCOVERY_SECONDS: Final = 300.0
 STORE_DEADLINE_SECONDS: Final = 10.0
 """Seconds for reading the changes of declared groups; the rest keep what was read before."""
 PARTITIONS_A_TICK: Final = 1_000
-VERSION: Final = 5
+VERSION: Final = 6
 _GROUP: Final = Struct(">IIHHHbII")
 
 
@@ -126,6 +127,7 @@ class SensorMemory:
     """Digest of the group id → its last event."""
     topics: Mapping[str, str] = field(default_factory=dict)
     """Topic or pattern of fleet.yaml → its data version."""
+    tables: TableMemory = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "SensorMemory | None":
@@ -140,12 +142,14 @@ class SensorMemory:
                 for at in range(0, len(rows), size)
             },
             topics=stored["topics"],
+            tables={table: (at, version) for table, (at, version) in stored["tables"].items()},
         )
 
     def as_json(self) -> dict[str, Any]:
         """Returns the memory to store."""
         groups = b"".join(k.to_bytes(4) + _GROUP.pack(*e) for k, e in self.groups.items())
-        return {"v": VERSION, "groups": b64encode(groups).decode(), "topics": self.topics}
+        rows = b64encode(groups).decode()
+        return {"v": VERSION, "groups": rows, "topics": self.topics, "tables": self.tables}
 
     def known(self, group: str) -> LastEvent | None:
         """Returns the last event of the group."""
@@ -551,25 +555,44 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
     events = [*topics, *events_of(refresh, due, memory)] if due else topics
     told = None if seen.partial else [tick.group for tick in ticks]
     after = after.with_events(due, now=seen.at, alive=told)
+    tables, after, unread = _tables(live, spec, after)
     others = frozenset(tick.group for tick in ticks if tick.fleet is None)
     requests = []
     if others != live.discovered:
         alive = None if seen.partial else seen.facts
         requests = partition_requests(context.instance, spec, others, alive)
         live.discovered = None if requests else others
-    for sentence in (*ended, *live.new_problems(refresh.problems)):
+    problems = (*refresh.problems, *unread)
+    for sentence in (*ended, *live.new_problems(problems)):
         context.log.warning(sentence)
     said = (
         f"Checked {plural(len(ticks), 'group')}, stored events of {len(due)}, "
         f"ended {plural(len(ended), 'dead run')}."
     )
     return SensorResult(
-        asset_events=events,
+        asset_events=[*events, *tables],
         cursor=keeper.keep(after),
         dynamic_partitions_requests=requests,
         # The sensor requests no run, so Dagster calls every tick skipped and shows this.
-        skip_reason=SkipReason(" ".join((said, *refresh.problems))),
+        skip_reason=SkipReason(" ".join((said, *problems))),
     )
+
+
+def _tables(
+    live: Live, spec: FleetSpec, memory: SensorMemory
+) -> tuple[list[AssetMaterialization], SensorMemory, list[str]]:
+    """Returns the materializations of tables, the memory after them, and what was unreadable."""
+    watermarks = {
+        fleet.group: known.watermark
+        for fleet in spec.fleets
+        if (known := memory.known(fleet.group)) is not None
+    }
+    monotonic = live.fleet.clock.monotonic
+    until = monotonic() + STORE_DEADLINE_SECONDS
+    made, after, problems = table_events(
+        spec, watermarks, memory.tables, is_late=lambda: monotonic() > until
+    )
+    return made, memory if after == memory.tables else replace(memory, tables=after), problems
 
 
 def build_watch_sensor(fleet: FleetResource) -> SensorDefinition:

@@ -304,8 +304,7 @@ def write_delta(
     delta = _load()
     if context.warm or context.trial:
         return 0
-    place = table.rstrip("/")
-    options = delta_options(store or {}) if "://" in place else None
+    place, options = _place(table, store)
     sink = _Sink(delta, place, options, tuple(partition_by), name)
     for _ in range(_TRIES):
         written = sink.written(context)
@@ -319,6 +318,28 @@ def write_delta(
         f"write_delta: {table} was changed by others {_TRIES} times while this batch was written: "
         "look for another worker that writes the same partitions"
     )
+
+
+def read_delta_version(table: str, *, store: Mapping[str, str] | None = None) -> int | None:
+    """Returns the last version of a table, or None if no table is there.
+
+    Raises FleetError if it cannot be read. table, store: as for `write_delta`.
+    """
+    delta = _load()
+    place, options = _place(table, store)
+    quick = None if options is None else {"max_retries": "1", "timeout": "10s", **options}
+    try:
+        if not delta.DeltaTable.is_deltatable(place, quick):
+            return None
+        found = delta.DeltaTable(place, storage_options=quick)
+    except (delta.exceptions.DeltaError, OSError, ValueError) as error:
+        raise FleetError(f"the Delta table {table} cannot be read: {error}") from error
+    return int(found.version())
+
+
+def _place(table: str, store: Mapping[str, str] | None) -> tuple[str, dict[str, str] | None]:
+    place = table.rstrip("/")
+    return place, delta_options(store or {}) if "://" in place else None
 
 
 def _load() -> Any:

@@ -95,6 +95,23 @@ def write_iceberg(
     )
 
 
+def read_iceberg_snapshot(table: str, *, catalog: Any) -> int | None:
+    """Returns the id of a table's current snapshot, or None without a table or snapshot.
+
+    Raises FleetError if the catalog cannot be read. table, catalog: as for `write_iceberg`.
+    """
+    need("pyiceberg")
+    from pyiceberg.exceptions import NoSuchTableError  # noqa: PLC0415
+
+    try:
+        found = _catalog(catalog).load_table(table).current_snapshot()
+    except NoSuchTableError:
+        return None
+    except Exception as error:  # of the catalog's own client
+        raise FleetError(f"the Iceberg table {table} cannot be read: {error}") from error
+    return None if found is None else int(found.snapshot_id)
+
+
 def _catalog(catalog: Any) -> Any:
     if not isinstance(catalog, str):
         return catalog

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Iterator
 
+import deltalake
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from dagster import (
+    AssetKey,
     AssetMaterialization,
     AssetSelection,
     AutomationCondition,
@@ -18,13 +21,19 @@ from dagster import (
     instance_for_test,
     materialize,
 )
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
 from fleet.dagster import group_assets
 from fleet.dagster.asset_keys import group_key, plan_key, topic_key
 from fleet.dagster.change_assets import build_change_assets
 from fleet.dagster.group_assets import group_version, topic_version, watermark_of
+from fleet.dagster.sink_assets import build_sink_assets
 from fleet.dagster.watch_sensor import watch
 from fleet.lag.snapshot import Figures
+from fleet.model.batch_context import BatchRange
+from fleet.sinks import write_delta, write_iceberg
+from tests.support.batch_parts import context_of
 
 HOUR = 3600.0
 NOON = 43_200.0
@@ -65,26 +74,10 @@ def instance() -> Iterator[DagsterInstance]:
 
 
 class Downstream:
-    """A team's assets behind the group and the topic, and the daemons that serve them."""
+    """A team's assets behind what Fleet observes, and the daemons that serve them."""
 
-    def __init__(self, scene, instance) -> None:
-        @asset(
-            deps=[group_key("main", scene.plain)],
-            automation_condition=AutomationCondition.any_deps_updated(),
-        )
-        def orders_model() -> None: ...
-
-        @asset(
-            deps=[topic_key("main", scene.topic)],
-            automation_condition=AutomationCondition.any_deps_updated(),
-        )
-        def partitioning() -> None: ...
-
-        self.scene, self.instance = scene, instance
-        topics = group_assets.build_topic_assets(scene.resource)
-        self.observed = [*topics, *group_assets.build_group_assets(scene.resource)]
-        ours = build_change_assets(scene.resource)
-        self.definitions = Definitions(assets=[*self.observed, *ours, orders_model, partitioning])
+    def __init__(self, scene, instance, definitions) -> None:
+        self.scene, self.instance, self.definitions = scene, instance, definitions
         self.sensor_cursor: str | None = None
         self.cursor = evaluate_automation_conditions(self.definitions, instance).cursor
 
@@ -114,21 +107,38 @@ def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_th
     """
     monkeypatch.setattr(group_assets, "MARGIN_SECONDS", 0.0)
     scene.config.write_text(f"{scene.config.read_text()}dagster: {{watermark: 1s}}\n")
-    behind = Downstream(scene, instance)
+
+    @asset(
+        deps=[group_key("main", scene.plain)],
+        automation_condition=AutomationCondition.any_deps_updated(),
+    )
+    def orders_model() -> None: ...
+
+    @asset(
+        deps=[topic_key("main", scene.topic)],
+        automation_condition=AutomationCondition.any_deps_updated(),
+    )
+    def partitioning() -> None: ...
+
+    topics = group_assets.build_topic_assets(scene.resource)
+    observed = [*topics, *group_assets.build_group_assets(scene.resource)]
+    ours = build_change_assets(scene.resource)
+    made = Definitions(assets=[*observed, *ours, orders_model, partitioning])
+    behind = Downstream(scene, instance, made)
     with scene.member(scene.plain):
         time.sleep(1.1)  # the second of the last commit is over
         first = {"orders_model", "partitioning", "main/plan", "main/rollout"}
         assert behind.ticked() == first, "they had no version before"
         with scene.member(scene.plain):
             assert behind.ticked() == set()
-        observed = materialize(
-            behind.observed,
+        looked = materialize(
+            observed,
             selection=AssetSelection.assets(
                 group_key("main", scene.plain), topic_key("main", scene.topic)
             ),
             instance=instance,
         )
-        assert observed.success
+        assert looked.success
         assert behind.ticked() == set()
 
         producer = Producer({"bootstrap.servers": scene.bootstrap})
@@ -149,8 +159,74 @@ def test_a_commit_runs_what_is_behind_the_group_and_partitions_what_is_behind_th
             assert time.monotonic() < deadline
             time.sleep(0.5)
     assert fired == {"partitioning", "main/plan", "main/rollout"}
-    looked = AssetMaterialization(plan_key("main"), partition=scene.managed)
-    instance.report_runless_asset_event(looked)
+    planned = AssetMaterialization(plan_key("main"), partition=scene.managed)
+    instance.report_runless_asset_event(planned)
     assert behind.ticked() == set(), "a plan that a person makes asks for no rollout"
     last = instance.get_latest_data_version_record(topic_key("main", scene.topic), is_source=True)
     assert last.asset_observation.data_version == "6"
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_commit_of_a_sink_runs_what_is_behind_its_table(
+    scene, instance, monkeypatch, tmp_path, kind
+):
+    """Once the group has committed to Kafka too; a commit that wrote nothing runs nothing."""
+    monkeypatch.setattr(group_assets, "MARGIN_SECONDS", 0.0)
+    catalog = {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    for name, value in catalog.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{name.upper()}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # pyiceberg reads them once
+    load_catalog("lake").create_namespace("shop")
+    places = {"delta": str(tmp_path / "lake"), "iceberg": "lake:shop.orders"}
+    text = scene.config.read_text().replace(
+        "storm: {rebalances: 1",
+        f"writes: {{{kind}: {{lake/orders: '{places[kind]}'}}}}\n    storm: {{rebalances: 1",
+    )
+    scene.config.write_text(f"{text}dagster: {{watermark: 1s}}\n")
+
+    @asset(
+        deps=[AssetKey(["lake", "orders"])],
+        automation_condition=AutomationCondition.any_deps_updated(),
+    )
+    def revenue() -> None: ...
+
+    tables = [*group_assets.build_group_assets(scene.resource), *build_sink_assets(scene.resource)]
+    behind = Downstream(scene, instance, Definitions(assets=[*tables, revenue]))
+
+    def write(first: int, rows: int) -> str:
+        """A batch of the job; the table's version after it."""
+        place = BatchRange(
+            topic=scene.topic, topic_id="t", partition=0, start=first, end=first + rows
+        )
+        context = context_of([place], group=scene.plain)
+        batch = pa.table(
+            {"topic": [scene.topic] * rows, "partition": [0] * rows}
+            | {"offset": range(first, first + rows)}
+        )
+        if kind == "delta":
+            write_delta(batch, places[kind], context)
+            return str(deltalake.DeltaTable(places[kind]).version())
+        write_iceberg(batch, "shop.orders", context, catalog="lake")
+        return str(load_catalog("lake").load_table("shop.orders").current_snapshot().snapshot_id)
+
+    def fired_after_commit() -> set[str]:
+        producer = Producer({"bootstrap.servers": scene.bootstrap})
+        producer.produce(scene.topic, value="one more", partition=0)
+        producer.flush(60)
+        time.sleep(1.5)  # it is committed, and the second of that commit is over
+        return behind.ticked()
+
+    with scene.member(scene.plain):
+        time.sleep(1.1)
+        assert behind.ticked() == set(), "there is no table"
+        first = write(0, 5)
+        assert behind.ticked() == set(), "the group has not committed to Kafka"
+        assert fired_after_commit() == {"revenue"}
+        last = instance.get_latest_materialization_event(AssetKey(["lake", "orders"]))
+        assert last.asset_materialization.tags["dagster/data_version"] == first
+        assert fired_after_commit() == set(), "that commit wrote nothing"
+        second = write(5, 5)
+        assert fired_after_commit() == {"revenue"}
+        last = instance.get_latest_materialization_event(AssetKey(["lake", "orders"]))
+        assert last.asset_materialization.tags["dagster/data_version"] == second != first
