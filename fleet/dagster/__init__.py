@@ -12,10 +12,12 @@ from fleet.dagster.component import FleetAssetProps, FleetComponent
 from fleet.dagster.definitions import build_definitions, build_group_checks
 from fleet.dagster.group_assets import (
     build_group_assets,
+    build_topic_assets,
+)
+from fleet.dagster.history_assets import (
     build_history_assets,
     build_history_job,
     build_history_schedule,
-    build_topic_assets,
 )
 from fleet.dagster.reconcile_schedule import (
     build_new_partitions_sensors,

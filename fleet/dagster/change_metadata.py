@@ -7,13 +7,13 @@ shows cells of tables as they are.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from fleet.decide.receipts import describe_expected_cost
-from fleet.model import ExpectedCost, Plan, Receipt, ReceiptResult
+from fleet.model import Alternative, ExpectedCost, Plan, Receipt, ReceiptResult
 from fleet.slots import Change
 from fleet.slots.codec import as_json
 from fleet.text import expected_within
@@ -39,13 +39,17 @@ def code_block(text: str, *, kind: str = "") -> MetadataValue[Any]:
     return MetadataValue.md(f"{fence}{kind}\n{text}\n{fence}")
 
 
-def table(
-    columns: Mapping[str, str], rows: Iterable[Sequence[str | float | bool | None]]
-) -> MetadataValue[Any]:
-    """Renders a table; `columns` names each column's type, and None is an empty cell."""
-    schema = TableSchema([TableColumn(name, kind) for name, kind in columns.items()])
-    records = [TableRecord(dict(zip(columns, row, strict=True))) for row in rows]
-    return MetadataValue.table(records, schema)
+_KINDS: Final = {bool: "bool", int: "int", float: "float"}
+
+
+def table_of(rows: Iterable[Mapping[str, str | float | None]]) -> MetadataValue[Any]:
+    """Renders a table; the first value of a column tells its type, and None is an empty cell."""
+    shown = [dict(row) for row in rows]
+    kinds = dict.fromkeys(shown[0] if shown else (), "string")
+    for row in reversed(shown):
+        kinds |= {k: _KINDS.get(type(v), "string") for k, v in row.items() if v is not None}
+    schema = TableSchema([TableColumn(name, kind) for name, kind in kinds.items()])
+    return MetadataValue.table([TableRecord(row) for row in shown], schema)
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -59,111 +63,71 @@ def count_range(low: int | None, high: int | None) -> str:
     return str(high) if low == high else f"{low}-{high}"
 
 
-EXPECTED_COST: Final = {
-    "rebalances": "string",
-    "moved": "string",
-    "downtime p50 (s)": "float",
-    "downtime p95 (s)": "float",
-    "settled after (s)": "float",
-    "backlog then": "int",
-}
-
-
-def expected_cost_cells(expected_cost: ExpectedCost) -> tuple[str | float | None, ...]:
-    """Returns the cells of EXPECTED_COST; an unknown figure is None."""
-    return (
-        expected_within(
-            expected_cost.rebalances_expected,
-            expected_cost.rebalances_min,
-            expected_cost.rebalances_max,
-        ),
-        expected_within(
-            expected_cost.moved_expected, expected_cost.moved_min, expected_cost.moved_max
-        ),
-        _rounded(expected_cost.downtime_s, 2),
-        _rounded(expected_cost.downtime_p95_s, 2),
-        _rounded(expected_cost.settled_s, 1),
-        expected_cost.backlog,
-    )
+def _costs(cost: ExpectedCost | Alternative) -> dict[str, float | None]:
+    return {
+        "downtime p50 (s)": _rounded(cost.downtime_s, 2),
+        "downtime p95 (s)": _rounded(cost.downtime_p95_s, 2),
+        "settled after (s)": _rounded(cost.settled_s, 1),
+        "backlog then": cost.backlog,
+    }
 
 
 def plan_table(plan: Plan) -> MetadataValue[Any]:
     """Renders the steps with their expected costs."""
-    columns = {"step": "int", "kind": "string", "slots": "string", **EXPECTED_COST}
-    return table(
-        {**columns, "what happens": "string"},
-        (
-            (
-                number,
-                step.kind.value,
-                ", ".join(map(str, step.slots)) or "none",
-                *expected_cost_cells(step.expected_cost),
-                " ".join(filter(None, (step.sentence, step.expected_cost.note))),
-            )
-            for number, step in enumerate(plan.steps, start=1)
-        ),
+    return table_of(
+        {
+            "step": number,
+            "kind": step.kind.value,
+            "slots": ", ".join(map(str, step.slots)) or "none",
+            "rebalances": expected_within(
+                cost.rebalances_expected, cost.rebalances_min, cost.rebalances_max
+            ),
+            "moved": expected_within(cost.moved_expected, cost.moved_min, cost.moved_max),
+            **_costs(cost),
+            "what happens": " ".join(filter(None, (step.sentence, cost.note))),
+        }
+        for number, step in enumerate(plan.steps, start=1)
+        for cost in (step.expected_cost,)
     )
 
 
 def ways_table(plan: Plan) -> MetadataValue[Any]:
     """Renders the alternatives of a plan, with the chosen one."""
-    columns = {"step": "int", "way": "string", "starts in (s)": "float"}
-    figures = {**EXPECTED_COST, "rebalances": "int", "moved": "int"}
-    marks = dict.fromkeys(("keeps the limits", "chosen", "cheapest"), "bool")
-    return table(
-        {**columns, **figures, **marks},
-        (
-            (
-                way.step + 1,
-                way.way,
-                round(way.starts_in_s, 1),
-                way.rebalances,
-                way.moved,
-                _rounded(way.downtime_s, 2),
-                _rounded(way.downtime_p95_s, 2),
-                _rounded(way.settled_s, 1),
-                way.backlog,
-                way.keeps_limits,
-                way.chosen,
-                way.cheapest,
-            )
-            for way in plan.alternatives
-        ),
+    return table_of(
+        {
+            "step": way.step + 1,
+            "way": way.way,
+            "starts in (s)": round(way.starts_in_s, 1),
+            "rebalances": way.rebalances,
+            "moved": way.moved,
+            **_costs(way),
+            "keeps the limits": way.keeps_limits,
+            "chosen": way.chosen,
+            "cheapest": way.cheapest,
+        }
+        for way in plan.alternatives
     )
-
-
-_RECEIPT: Final = {
-    "step": "int",
-    "kind": "string",
-    "expected": "string",
-    **dict.fromkeys(("recorded", "external", "aborted", "moved"), "int"),
-    **dict.fromkeys(("longest downtime (s)", "settled after (s)", "took (s)"), "float"),
-    **dict.fromkeys(("result", "expected cost", "notes"), "string"),
-}
 
 
 def receipts_table(receipts: Iterable[Receipt]) -> MetadataValue[Any]:
     """Renders expected and recorded figures, a row per step."""
-    return table(
-        _RECEIPT,
-        (
-            (
-                r.step + 1,
-                r.kind.value,
-                str(r.expected_cost),
-                r.rebalances,
-                r.external_rebalances,
-                r.aborted,
-                r.moved,
-                _rounded(r.longest_downtime_s, 2),
-                _rounded(r.settled_s, 1),
-                round(r.seconds, 1),
-                r.result.value,
-                describe_expected_cost(r.expected_cost) or None,
-                " ".join(r.sentences),
-            )
-            for r in receipts
-        ),
+    return table_of(
+        {
+            "step": r.step + 1,
+            "kind": r.kind.value,
+            "expected": str(r.expected_cost),
+            "recorded": r.rebalances,
+            "external": r.external_rebalances,
+            "aborted": r.aborted,
+            "moved": r.moved,
+            "longest downtime (s)": _rounded(r.longest_downtime_s, 2),
+            "settled after (s)": _rounded(r.settled_s, 1),
+            "took (s)": round(r.seconds, 1),
+            "result": r.result.value,
+            "expected cost": describe_expected_cost(r.expected_cost) or None,
+            "notes": " ".join(r.sentences),
+        }
+        for r in receipts
     )
 
 

@@ -5,15 +5,10 @@ plans and rollouts. People look for a declared group by name, so it has its own 
 owner, its mode as a tag and three checks. Undeclared groups share one asset with a partition each.
 """
 
-import json
 import math
-import sys
-import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -22,24 +17,14 @@ from dagster import (
     AssetDep,
     AssetExecutionContext,
     AssetsDefinition,
-    AssetSelection,
     AssetSpec,
     BetaWarning,
     CodeReferencesMetadataValue,
     DataVersion,
-    DefaultScheduleStatus,
     DynamicPartitionsDefinition,
-    FreshnessPolicy,
     LocalFileCodeReference,
     MetadataValue,
     ObserveResult,
-    PipesMessageHandler,
-    PipesMessageReader,
-    PipesSubprocessClient,
-    ScheduleDefinition,
-    define_asset_job,
-    in_process_executor,
-    multi_asset,
     multi_observable_source_asset,
 )
 
@@ -51,186 +36,8 @@ from fleet.dagster.sink_assets import depths, writers_of_topics
 from fleet.report.dashboard import dashboard_url
 
 if TYPE_CHECKING:
-    from dagster._core.definitions.unresolved_asset_job_definition import (
-        UnresolvedAssetJobDefinition,
-    )
-
     from fleet.lag.snapshot import Figures
     from fleet.manager.cycle import Fleet
-
-
-# Messages of a process that a step started: a file with one message a line.
-#
-# Problem: a process writes a message of several KB in pieces. If Dagster's own reader reads between
-# two pieces, its thread fails, and the rows and plots that the process reported are lost. Choice:
-# the same file and messages, read up to the last newline. Cost: code that Dagster should have.
-
-
-_EVERY: Final = 0.05
-
-
-class LineMessageReader(PipesMessageReader):
-    """Reads complete lines of messages, for `PipesSubprocessClient(message_reader=…)`."""
-
-    @contextmanager
-    def read_messages(self, handler: PipesMessageHandler) -> Iterator[dict[str, Any]]:
-        """Forwards the messages as they come; at the end, all that were written."""
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "messages")
-            path.touch()
-            over = threading.Event()
-            thread = threading.Thread(
-                target=_forward_messages,
-                args=(path, handler, over),
-                name="pipes-messages",
-                daemon=True,
-            )
-            thread.start()
-            try:
-                yield {"path": str(path)}
-            finally:
-                over.set()
-                thread.join()
-
-    def no_messages_debug_text(self) -> str:
-        """Completes Dagster's own sentence."""
-        return "Attempted to read messages from a temporary file."
-
-
-def _forward_messages(path: Path, handler: PipesMessageHandler, over: threading.Event) -> None:
-    """Forwards messages until `over` is set and the file is read."""
-    rest = b""
-    with path.open("rb") as file:
-        while True:
-            last = over.is_set()
-            *lines, rest = (rest + file.read()).split(b"\n")
-            for line in lines:
-                try:
-                    handler.handle_message(json.loads(line))
-                except Exception:  # noqa: BLE001 - Dagster reports it, and the next ones count
-                    handler.report_pipes_framework_exception("a message", sys.exc_info())
-            if last:
-                return
-            over.wait(_EVERY)
-
-
-# The history tables as assets: one run updates all of them.
-#
-# Problem: an update needs Spark, and a JVM in a step would outlive its cancellation. Choice: the
-# step starts `fleet.dagster.history_process` through Pipes and waits. A terminated run sends it
-# SIGINT; the process then stops Spark, and the tables keep their last state. The run reports the
-# rows of every table and plots rebalances per hour. If `fleet history sync --follow` writes the
-# tables, the run only reports. Cost: a process start (1 s), and 7 s if no Spark server runs yet.
-#
-# The schedule is off until you turn it on or fleet.yaml names it (`dagster.schedules`). It is not
-# needed while `fleet history sync --follow` runs.
-
-
-RECORD: Final = "record_history"
-CRON: Final = "*/10 * * * *"
-MAX_SECONDS: Final = 3600
-_STOP_SECONDS: Final = 30.0
-"""Seconds for an interrupted process to stop Spark's query and the server that it started."""
-_FRESH: Final = FreshnessPolicy.time_window(
-    fail_window=timedelta(minutes=40), warn_window=timedelta(minutes=25)
-)
-TABLES: Final = {
-    "commits": ("Committed offsets of every group, a row per partition and interval.", ()),
-    "events": ("Coordinator records other than commits, with their keys and values.", ()),
-    "rebalances": ("Every rebalance of every group, with its cause.", ("events", "commits")),
-    "memberships": ("Members of every group over time, with their partitions.", ("events",)),
-    "lag": ("Lag in records and seconds, by group and partition.", ("commits",)),
-}
-
-
-def history_specs(spec: FleetSpec) -> list[AssetSpec]:
-    """Returns an asset spec per table."""
-    cluster = spec.cluster.name
-    return [
-        AssetSpec(
-            key=asset_keys.history_key(cluster, table),
-            deps=[asset_keys.history_key(cluster, other) for other in needs],
-            group_name="history",
-            kinds={"parquet", "pyspark"},
-            description=what,
-            metadata={"cluster": cluster, "path": spec.history.path or "$FLEET_HOME/history"},
-            freshness_policy=_FRESH,
-        )
-        for table, (what, needs) in TABLES.items()
-    ]
-
-
-def build_history_assets(fleet: FleetResource) -> AssetsDefinition:
-    """Defines the assets of all tables, which one process updates.
-
-    Args:
-        fleet (FleetResource): The fleet.yaml.
-
-    Returns:
-        AssetsDefinition: A run starts Spark, or uses the server of `history.spark`.
-    """
-
-    @multi_asset(
-        name=asset_keys.definition_name(fleet.spec.cluster.name, "history"),
-        specs=history_specs(fleet.spec),
-        op_tags={"fleet/part": "history"},
-    )
-    def history(context: AssetExecutionContext) -> Iterator[Any]:
-        done = pipes_client().run(
-            context=context,
-            command=[sys.executable, "-m", "fleet.dagster.history_process"],
-            env=fleet.environment(),
-        )
-        yield from done.get_results()
-
-    return history
-
-
-def pipes_client() -> PipesSubprocessClient:
-    """Creates the client that starts and stops the process."""
-    return PipesSubprocessClient(
-        message_reader=LineMessageReader(), termination_timeout_seconds=_STOP_SECONDS
-    )
-
-
-def build_history_job(fleet: FleetResource) -> "UnresolvedAssetJobDefinition":
-    """Defines the job that updates all tables in one run.
-
-    Args:
-        fleet (FleetResource): The fleet.yaml.
-
-    Returns:
-        UnresolvedAssetJobDefinition: It runs in one process.
-    """
-    cluster = fleet.spec.cluster.name
-    keys = [asset_keys.history_key(cluster, table) for table in TABLES]
-    return define_asset_job(
-        asset_keys.definition_name(cluster, RECORD),
-        selection=AssetSelection.assets(*keys),
-        executor_def=in_process_executor,
-        tags={asset_keys.MAX_RUNTIME_TAG: str(MAX_SECONDS)},
-        description="Update the tables of the history.",
-    )
-
-
-def build_history_schedule(fleet: FleetResource) -> ScheduleDefinition:
-    """Defines the schedule: every ten minutes, if it is turned on or named in fleet.yaml.
-
-    Args:
-        fleet (FleetResource): The fleet.yaml.
-
-    Returns:
-        ScheduleDefinition: The schedule of `build_history_job`.
-    """
-    name = asset_keys.definition_name(fleet.spec.cluster.name, RECORD)
-    runs = RECORD in fleet.spec.dagster.schedules
-    return ScheduleDefinition(
-        name=name,
-        job_name=name,
-        cron_schedule=CRON,
-        default_status=DefaultScheduleStatus.RUNNING if runs else DefaultScheduleStatus.STOPPED,
-        description="Updates the history; not needed while `fleet history sync --follow` runs.",
-    )
 
 
 # Data versions, by which Dagster's automation conditions see that a topic or group went on.

@@ -15,7 +15,7 @@ from dagster import DagsterInstance, materialize
 from fleet.clock import SystemClock
 from fleet.config.spec import FleetSpec
 from fleet.dagster.asset_keys import history_key
-from fleet.dagster.group_assets import TABLES, build_history_assets
+from fleet.dagster.history_assets import TABLES, build_history_assets
 from fleet.dagster.resources import FleetResource
 from fleet.errors import LostLease
 from fleet.history.tables import TablePlace, Tables, Writer
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import sys
 from dagster import materialize, DagsterInstance
-from fleet.dagster.group_assets import build_history_assets
+from fleet.dagster.history_assets import build_history_assets
 from fleet.dagster.resources import FleetResource
 
 materialize(
@@ -82,10 +82,7 @@ def of_home(home):
                 environ = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if (
-                b"fleet.dagster.history_process" in arguments
-                and f"FLEET_HOME={home}".encode() in environ
-            ):
+            if b"history" in arguments and f"FLEET_HOME={home}".encode() in environ:
                 found.append(int(entry.name))
     return found
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, materialize
 
-from fleet.dagster.group_assets import build_history_assets
+from fleet.dagster.history_assets import build_history_assets
 from fleet.dagster.resources import FleetResource
 from fleet.history.tables import Tables
 from fleet.system.ports import on_free_ports
