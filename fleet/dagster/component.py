@@ -6,6 +6,7 @@ that path, so a project may hold one instance per cluster. Cost: keys stay Fleet
 sensors and checks report under them; `translation` changes every other attribute of an asset.
 """
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,7 @@ class FleetScaffoldParams(BaseModel):
 
 
 _FLEET_YAML = """\
-# `fleet init --config {path}` writes the groups of the cluster into this file.
+# `fleet init --force --config {path}` writes the cluster's groups here.
 cluster: {{name: {cluster}, bootstrap_servers: "{bootstrap}"}}
 mode: observe
 fleets: []
@@ -71,8 +72,9 @@ class FleetScaffolder(Scaffolder[FleetScaffoldParams]):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             cluster = re.sub(r"[^A-Za-z0-9._-]", "-", folder.name).strip("._-") or "main"
+            shown = os.path.relpath(path)
             path.write_text(
-                _FLEET_YAML.format(path=path.name, cluster=cluster, bootstrap=given.bootstrap),
+                _FLEET_YAML.format(path=shown, cluster=cluster, bootstrap=given.bootstrap),
                 encoding="utf-8",
             )
 

@@ -98,7 +98,9 @@ def test_a_fresh_project_with_two_clusters(dg, tmp_path):
     for cluster in ("orders", "billing"):
         dg(*SCAFFOLD.replace("kafka", cluster).split())
         folder = tmp_path / "shop" / "defs" / cluster
-        declared = yaml.safe_load((folder / "fleet.yaml").read_text())
+        text = (folder / "fleet.yaml").read_text()
+        assert f"`fleet init --force --config shop/defs/{cluster}/fleet.yaml` writes" in text
+        declared = yaml.safe_load(text)
         assert declared["cluster"]["bootstrap_servers"] == "broker-1:9092"
     dg("check", "yaml")
     listed = dg("list", "defs")
