@@ -1,0 +1,1 @@
+"""Load replayed through rules of scaling."""
