@@ -11,10 +11,9 @@ from functools import lru_cache
 from typing import Final
 
 from fleet.sim.assignors import (
-    Applicant,
-    Applicants,
     ReportedMember,
     Shares,
+    Target,
     assign_uniformly,
     ranges,
     round_robin,
@@ -78,15 +77,13 @@ def _uniform(topics: Sequence[int], owners: Owners, names: Sequence[str]) -> Own
         if 0 <= owner < len(names):
             held[names[owner]].setdefault(topic, []).append(number)
             known.setdefault(topic, {})[number] = names[owner]
-    applicants = []
+    targets: dict[str, Target] = {}
     for name in names:
-        target: HashOrder[bytes, HashOrder[int, None]] = HashOrder(len(held[name]))
+        target: Target = HashOrder(len(held[name]))
         for topic, numbers in held[name].items():
             target[topic] = HashOrder.collected(numbers, None)
-        applicants.append(Applicant(name, name, ids, len(ids), target))
-    made = assign_uniformly(
-        Applicants(tuple(applicants), dict(zip(ids, topics, strict=True)), known, homogeneous=True)
-    )
+        targets[name] = target
+    made = assign_uniformly(targets, ids, dict(zip(ids, topics, strict=True)), known)
     owner_of = {
         (topic, number): int(name)
         for name, target in made.items()

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from fleet.kubernetes.manifests.part_objects import policies
 
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec
@@ -20,7 +21,6 @@ from fleet.kubernetes.manifests.deployment_objects import (
     leases,
     settings_map,
 )
-from fleet.kubernetes.manifests.part_objects import policies
 from fleet.kubernetes.manifests.pod_template import grace_seconds, probes
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.worker.pod_environment import spark_url
