@@ -751,6 +751,21 @@ class LagScaling(_ScalingBase):
     """Waiting records per worker."""
 
 
+class DrainTimeScaling(_ScalingBase):
+    """Wants as many slots as keep the oldest waiting record younger than `target`."""
+
+    policy: Literal["drain_time"]
+    """Slots by arrival, backlog and capacity, under the group's assignor."""
+    target: Annotated[Duration, Field(ge=5.0, le=86400.0)] = 60.0
+    """Greatest age of the oldest waiting record."""
+    records_per_second: Annotated[float, Field(gt=0)] | None = None
+    """Records per second that a busy worker reads; default: learnt from the workers' reports."""
+    starts_in: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 30.0
+    """Time until a new worker reads, with a new node if it needs one."""
+    idle: Annotated[Duration, Field(ge=0.0, le=604800.0)] = 6000.0
+    """Idle time of all surplus slots together after which a rebalance to remove them pays."""
+
+
 class Rollout(Strict):
     """Sets how a new revision replaces the old one."""
 
@@ -836,7 +851,10 @@ class ScaleAt(Strict):
 
 Topic = Annotated[str, BeforeValidator(topic_entry)]
 Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
-Scaling = Annotated[FixedScaling | PartitionsScaling | LagScaling, Field(discriminator="policy")]
+Scaling = Annotated[
+    FixedScaling | PartitionsScaling | LagScaling | DrainTimeScaling,
+    Field(discriminator="policy"),
+]
 
 
 class GroupSpec(Strict):

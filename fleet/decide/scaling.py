@@ -9,13 +9,30 @@ the memory between checks. Cost: a `fixed` number shrinks at once; so does a gro
 """
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from fleet.config.spec import ClassicWorker, FixedScaling, GroupSpec, LagScaling, PartitionsScaling
+from fleet.config.spec import (
+    ClassicWorker,
+    DrainTimeScaling,
+    FixedScaling,
+    GroupSpec,
+    LagScaling,
+    PartitionsScaling,
+)
 from fleet.config.topic_patterns import is_pattern, matches
-from fleet.model import GroupSnapshot, LagCase, TopicPartition
+from fleet.decide.assignments import NOBODY
+from fleet.decide.drain_time import (
+    DrainAsk,
+    DrainMemory,
+    DrainSettings,
+    PartitionLoad,
+    WorkerRate,
+    ask_drain_time,
+)
+from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
+from fleet.slots import WorkerReport
 from fleet.text import duration, plural
 
 # How many members can own a partition [30]: range assigns topic by topic to the same first members,
@@ -86,6 +103,8 @@ class ScalingMemory:
     asked: tuple[tuple[float, int], ...] = ()
     """(time, wanted) of these checks, oldest first, numbers falling: the first in the window is
     the largest."""
+    drain: DrainMemory | None = None
+    """Rates and the last step up of the policy drain_time; outlives a change of size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +115,10 @@ class Decision:
     raw: int
     sentence: str
     memory: ScalingMemory
+    inputs: Mapping[str, float] = field(default_factory=dict)
+    """Figures that the policy used."""
+    alternatives: tuple[str, ...] = ()
+    """What other numbers would lead to, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +126,9 @@ class _Ask:
     raw: int
     why: str
     may_shrink: bool = True
+    waits: str = ""
+    """Why fewer slots wait, whatever `down_after` says."""
+    drain: DrainAsk | None = None
 
 
 def wanted_slots(
@@ -114,17 +140,59 @@ def wanted_slots(
     memory: ScalingMemory,
     now: float,
     quarantined: Collection[TopicPartition] = (),
+    reports: Sequence[WorkerReport] = (),
+    seen_at: float | None = None,
     unit: str = "slot",
+    explain: bool = False,
 ) -> Decision:
     """Decides once per check; `now` in wall-clock seconds, `memory` from the check before.
 
-    unit: what `current` counts, for the sentence (an adopted Deployment has pods).
+    seen_at: time of the snapshot of `group`. unit: what `current` counts, for the sentence (an
+    adopted Deployment has pods). explain: with alternatives.
 
     A stopped partition's lag does not count, since no worker can reduce it [30].
     """
     expected = expected_topics(topics, spec)
-    ask = _asked(spec, group, expected, current, quarantined)
-    target, limits = _bounded(spec, expected, ask.raw, current)
+    if isinstance(spec.scaling, DrainTimeScaling):
+        workers = [WorkerRate(r.worker, r.records, r.busy_seconds) for r in reports]
+        at = now if seen_at is None else seen_at
+        drain = memory.drain or DrainMemory()
+        ask = _asked_by_drain_time(
+            spec,
+            spec.scaling,
+            group,
+            expected,
+            quarantined=quarantined,
+            workers=workers,
+            current=current,
+            memory=drain,
+            at=at,
+            explain=explain,
+        )
+    else:
+        ask = _asked(spec, group, expected, current, quarantined)
+    decision = _decided(spec, expected, ask, current, memory=memory, now=now, unit=unit)
+    if ask.drain is None:
+        return decision
+    return replace(
+        decision,
+        memory=replace(decision.memory, drain=ask.drain.memory),
+        inputs=ask.drain.inputs,
+        alternatives=ask.drain.alternatives,
+    )
+
+
+def _decided(
+    spec: GroupSpec,
+    topics: Mapping[str, int],
+    ask: _Ask,
+    current: int,
+    *,
+    memory: ScalingMemory,
+    now: float,
+    unit: str,
+) -> Decision:
+    target, limits = _bounded(spec, topics, ask.raw, current)
     memory = memory if memory.current == current else ScalingMemory(current=current)
     if current in {0, target}:
         why = f"{ask.why}{limits}: {plural(target, unit)}"
@@ -137,6 +205,8 @@ def wanted_slots(
         wanted, memory, how = _stepped(spec, current, target), _quiet(current), "from"
     else:
         wanted, memory, how = _shrink(spec, target, current, memory, now)
+        if ask.waits and wanted < current:
+            wanted, how = current, f"{target} wanted, but {ask.waits}, stays at"
     if wanted > spec.replicas.max:
         wanted, memory = spec.replicas.max, _quiet(current)
         limits, how = f", at most {wanted}", "from"
@@ -167,6 +237,7 @@ def _asked(
             raw=math.ceil(total / policy.per_worker),
             why=f"{total} partitions, {policy.per_worker} per worker",
         )
+    assert isinstance(policy, LagScaling)
     return _asked_by_lag(policy, group, current, quarantined)
 
 
@@ -188,6 +259,76 @@ def _asked_by_lag(
         # A partly known lag may cause growth, but never shrinking.
         return _Ask(raw=raw, why=f"{why}, {hidden} partitions unknown", may_shrink=False)
     return _Ask(raw=raw, why=why)
+
+
+def _asked_by_drain_time(
+    spec: GroupSpec,
+    policy: DrainTimeScaling,
+    group: GroupSnapshot | None,
+    topics: Mapping[str, int],
+    *,
+    quarantined: Collection[TopicPartition],
+    workers: Sequence[WorkerRate],
+    current: int,
+    memory: DrainMemory,
+    at: float,
+    explain: bool,
+) -> _Ask:
+    if group is None:
+        return _Ask(raw=current, why="lag unknown", may_shrink=False)
+    counts = subscribed_topics(topics, spec)
+    places = {each.member_id: place for place, each in enumerate(_in_order(group.members))}
+    known = {(each.tp.topic, each.tp.partition): each for each in group.partitions}
+    stopped = {(tp.topic, tp.partition) for tp in quarantined}
+    loads = []
+    for topic, count in counts.items():
+        for number in range(count):
+            place = (topic, number)
+            seen, name = known.get(place), f"{topic}-{number}"
+            if seen is None:
+                loads.append(PartitionLoad(name, None, None, 0, NOBODY))
+                continue
+            owner = NOBODY if seen.owner is None else places.get(seen.owner, NOBODY)
+            loads.append(
+                PartitionLoad(name, seen.log_end, seen.committed, seen.lag, owner, place in stopped)
+            )
+    if not loads:
+        return _Ask(raw=current, why="no partition known", may_shrink=False)
+    worker = spec.worker
+    protocol = worker.assignor if isinstance(worker, ClassicWorker) else "consumer"
+    settings = DrainSettings(
+        target=policy.target,
+        starts_in=policy.starts_in,
+        idle=policy.idle,
+        capacity=policy.records_per_second,
+        protocol=protocol,
+        topics=tuple(counts.values()),
+        least=min(spec.replicas.min, len(loads)),
+        most=max(1, min(spec.replicas.max, most_owners(topics, spec))),
+    )
+    settled = group.state is GroupState.STABLE and len(group.members) >= current
+    ask = ask_drain_time(
+        settings,
+        loads,
+        workers,
+        current=current,
+        settled=settled,
+        memory=memory,
+        at=at,
+        explain=explain,
+    )
+    return _Ask(raw=ask.wanted, why=ask.why, may_shrink=ask.may_shrink, waits=ask.waits, drain=ask)
+
+
+def _in_order(members: Sequence[Member]) -> list[Member]:
+    """Returns members in the order of their slots; the last ones leave first."""
+
+    def place(member: Member) -> tuple[int, int, str]:
+        head, _, tail = (member.instance_id or "").rpartition("-")
+        numbered = bool(head) and tail.isascii() and tail.isdigit()
+        return (not numbered, int(tail) if numbered else 0, member.member_id)
+
+    return sorted(members, key=place)
 
 
 def _bounded(spec: GroupSpec, topics: Mapping[str, int], raw: int, current: int) -> tuple[int, str]:
@@ -285,7 +426,9 @@ def explain_undo(asked: Decision, wanted: int, group: str) -> str | None:
 
     `asked` is the policy's decision for a group that has them already.
     """
-    if asked.wanted == wanted and asked.memory == ScalingMemory(current=wanted):
+    if asked.wanted == wanted and replace(asked.memory, drain=None) == ScalingMemory(
+        current=wanted
+    ):
         return None
     return (
         f"the policy of the group (`scaling:` in fleet.yaml) will undo this at its next check: "

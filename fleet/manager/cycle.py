@@ -494,6 +494,8 @@ class Fleet(Closing):
             current=current,
             memory=memory,
             quarantined={mark.tp for mark in self.store.stopped_partitions(group)},
+            reports=self.store.reports(group),
+            seen_at=snapshot.at,
             now=self.clock.now(),
             unit=unit,
         )

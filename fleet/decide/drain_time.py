@@ -1,0 +1,476 @@
+"""Sizes a group by the time its members need to read what waits. Pure.
+
+Problem: a threshold of waiting records says neither how late a record is nor what a worker can do,
+and each change costs a rebalance. Choice: a rate and a backlog for each partition, under the
+group's real assignor, against the capacity of one worker. The group grows when a member would let
+a record become older than `target` before help could arrive, and then to the right size at once. It
+shrinks when idle slots have cost as much as a rebalance is worth. A partition that one worker
+cannot read, and a stopped one, are named and not scaled for. A step up that did not raise the
+throughput is undone and remembered. Cost: one check is not enough, since a rate needs two.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from fleet.decide.assignments import NOBODY, Owners, owners_after
+from fleet.text import duration, plural
+
+FULL: Final = 1.05
+"""Load of a member, of its capacity, up to which a step up fills it: the target age absorbs it."""
+RELAXED: Final = 0.95
+"""Load up to which fewer members suffice."""
+_CATCH_UP: Final = 300.0
+"""Seconds within which members of the new size read what waits."""
+_EARLY: Final = 0.8
+"""Part of the target age at which the group grows."""
+_SMOOTH: Final = 900.0
+"""Seconds over which arrivals are averaged before the group shrinks."""
+_OLD: Final = 900.0
+"""Seconds after which a check before says nothing about a rate."""
+_SHORT: Final = 5.0
+"""Seconds between two checks that are too few for a rate."""
+_GAIN: Final = 0.1
+"""Part of the expected rise in throughput that a step up must bring (Flink uses the same)."""
+_PROVEN: Final = 90.0
+"""Seconds after which workers of a step up have read for long enough to judge it."""
+_REMEMBERED: Final = 3_600.0
+"""Seconds for which a step up that brought nothing is not repeated."""
+_FORGETS: Final = 0.1
+"""Weight of a new measurement of the capacity."""
+
+
+class PartitionLoad(NamedTuple):
+    """Holds one partition of the group as the snapshot shows it."""
+
+    name: str
+    end: int | None
+    committed: int | None
+    waiting: int | None
+    """Records that wait; None: unknown."""
+    owner: int
+    """Place of its member among all members, NOBODY if none owns it."""
+    stopped: bool = False
+
+
+class WorkerRate(NamedTuple):
+    """Holds what one worker has read since its start."""
+
+    worker: str
+    records: int
+    busy_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Remembers a step up whose effect is not known yet, or which had none."""
+
+    before: int
+    after: int
+    at: float
+    reads: float
+    """Records per second of the group before it."""
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainMemory:
+    """Remembers what the next check needs."""
+
+    at: float | None = None
+    positions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """End and committed offset of each partition."""
+    arrivals: Mapping[str, float] = field(default_factory=dict)
+    """Records per second of each partition at the last check."""
+    averages: Mapping[str, float] = field(default_factory=dict)
+    """The same, averaged over a quarter of an hour."""
+    reads: float = 0.0
+    """Records per second that the group read."""
+    reported: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Records and busy seconds of each worker."""
+    capacity: float | None = None
+    """Records per busy second of one worker."""
+    idle: float = 0.0
+    """Worker seconds that surplus slots were idle since the last change."""
+    size: int | None = None
+    """Members at the last check."""
+    trial: Trial | None = None
+
+
+class DrainSettings(NamedTuple):
+    """Holds the limits of the policy, as fleet.yaml declares them."""
+
+    target: float
+    """Greatest age in seconds of the oldest waiting record."""
+    starts_in: float
+    """Seconds until a new worker reads."""
+    idle: float
+    """Worker seconds of idle slots that are worth one rebalance."""
+    capacity: float | None
+    """Records per second of a worker, if it is declared."""
+    protocol: str
+    topics: tuple[int, ...]
+    """Partitions of each topic, in the order of the loads."""
+    least: int
+    most: int
+
+
+class DrainAsk(NamedTuple):
+    """Holds the wanted number of members, its reason, and the memory."""
+
+    wanted: int
+    why: str
+    memory: DrainMemory
+    may_shrink: bool = True
+    waits: str = ""
+    """Why fewer members wait for more idle time."""
+    inputs: Mapping[str, float] = {}
+    alternatives: tuple[str, ...] = ()
+
+
+class _Choice(NamedTuple):
+    """Holds a number of members, why, and what the memory keeps of it."""
+
+    wanted: int
+    why: str
+    idle: float
+    trial: Trial | None = None
+    waits: str = ""
+
+
+class _Sizing(NamedTuple):
+    """Holds the load of each partition in the order of the owners."""
+
+    settings: DrainSettings
+    capacity: float
+    owners: Owners
+    now: tuple[float, ...]
+    average: tuple[float, ...]
+    backlog: tuple[float, ...]
+
+    def owners_at(self, members: int) -> Owners:
+        return owners_after(self.settings.protocol, self.settings.topics, self.owners, members)
+
+    def fits(self, members: int, rates: Sequence[float], part: float) -> bool:
+        """Tells whether each member reads its partitions, and what waits in them, in time."""
+        return self.overloaded(members, rates, part) is None
+
+    def overloaded(self, members: int, rates: Sequence[float], part: float) -> float | None:
+        """Returns the load of a member with more than it can read; None if there is none.
+
+        A member with one partition never counts, since no other number helps it.
+        """
+        load, behind, count = [0.0] * members, [0.0] * members, [0] * members
+        for owner, rate, waiting in zip(self.owners_at(members), rates, self.backlog, strict=True):
+            if rate or waiting:
+                load[owner] += rate
+                behind[owner] += waiting
+                count[owner] += 1
+        for rate, waiting, many in zip(load, behind, count, strict=True):
+            if many > 1 and (
+                rate > part * self.capacity or rate + waiting / _CATCH_UP > self.capacity * FULL
+            ):
+                return rate + waiting / _CATCH_UP
+        return None
+
+    def smallest(self, low: int, high: int, rates: Sequence[float], part: float) -> int:
+        """Returns the least number from `low` on that reads these rates, else `high`."""
+        low = max(low, math.ceil(sum(rates) / (part * self.capacity)))
+        return next((n for n in range(low, high) if self.fits(n, rates, part)), high)
+
+    def age_ahead(self, seconds: float) -> tuple[float, float]:
+        """Returns (delay, load) of the member whose records would be oldest after `seconds`."""
+        members = max(self.owners, default=NOBODY) + 1
+        load, behind, count = [0.0] * members, [0.0] * members, [0] * members
+        for owner, rate, waiting in zip(self.owners, self.now, self.backlog, strict=True):
+            if owner != NOBODY and (rate or waiting):
+                load[owner] += rate / self.capacity
+                behind[owner] += waiting / self.capacity
+                count[owner] += 1
+        ages = (
+            # A member with one partition cannot be helped.
+            (waits + (rate - 1.0) * seconds if many > 1 else 0.0, rate)
+            for waits, rate, many in zip(behind, load, count, strict=True)
+        )
+        return max(ages, default=(0.0, 0.0))
+
+
+def ask_drain_time(
+    settings: DrainSettings,
+    loads: Sequence[PartitionLoad],
+    workers: Sequence[WorkerRate],
+    *,
+    current: int,
+    settled: bool,
+    memory: DrainMemory,
+    at: float,
+    explain: bool = False,
+) -> DrainAsk:
+    """Returns the number of members that the loads need; `at` is the time of the snapshot.
+
+    explain: with the outcome of other numbers.
+    """
+    memory, seconds = _measured(loads, workers, memory, current, at)
+    capacity = settings.capacity or memory.capacity
+    unknown = sum(each.waiting is None and not each.stopped for each in loads)
+    if unknown == len(loads):
+        return _hold(current, "lag unknown", memory)
+    if seconds is None:
+        return _hold(current, "the first check only measures rates", memory)
+    if capacity is None:
+        why = "no worker has reported records per busy second yet, and records_per_second is unset"
+        return _hold(max(current, settings.least), why, memory)
+    if current and not settled:
+        return _hold(current, "the group is not settled", memory)
+    sizing = _sizing(settings, capacity, loads, memory)
+    named = _named(capacity, loads, memory)
+    if not current:
+        return _from_zero(settings, sizing, memory, named)
+    chosen = _decided(sizing, current, memory, seconds, at)
+    low, high = max(1, settings.least), settings.most
+    others = range(max(low, chosen.wanted - 1), min(high, chosen.wanted + 1) + 1)
+    return DrainAsk(
+        chosen.wanted,
+        chosen.why + named,
+        replace(memory, idle=chosen.idle, trial=chosen.trial),
+        may_shrink=not unknown,
+        waits=chosen.waits,
+        inputs={
+            "records per second of a worker": round(capacity, 1),
+            "records per second that arrive": round(sum(memory.arrivals.values()), 1),
+            "records that wait": float(sum(each.waiting or 0 for each in loads)),
+            "idle seconds of surplus slots": round(chosen.idle, 1),
+        },
+        alternatives=tuple(
+            f"{plural(members, 'slot')}: {_outcome(sizing, members)}"
+            for members in sorted({*others, chosen.wanted, current})
+            if explain and members
+        ),
+    )
+
+
+def _hold(current: int, why: str, memory: DrainMemory) -> DrainAsk:
+    return DrainAsk(current, why, memory, may_shrink=False)
+
+
+def _decided(
+    sizing: _Sizing,
+    current: int,
+    memory: DrainMemory,
+    seconds: float,
+    at: float,
+) -> _Choice:
+    settings = sizing.settings
+    reaction = min(seconds, 60.0) + settings.starts_in
+    ahead, load = sizing.age_ahead(reaction)
+    rate = f"{sum(sizing.now):,.0f} records/s arrive, a worker reads {sizing.capacity:,.0f}"
+    trial = _judged(memory, sizing, ahead, current, at)
+    if trial is not None and trial.failed and current == trial.after:
+        why = (
+            f"{trial.before} to {plural(trial.after, 'slot')} did not raise the throughput above "
+            f"{trial.reads:,.0f} records/s, so the step is undone"
+        )
+        return _Choice(trial.before, why, memory.idle, trial)
+    if ahead > settings.target * _EARLY and not memory.reads and any(sizing.backlog):
+        why = f"{rate}; no worker has read a record since the last check, so more would not help"
+        return _Choice(current, why, 0.0, trial)
+    if ahead > settings.target * _EARLY:
+        why = (
+            f"{rate}; at {load:.0%} of a worker, the busiest member would let records wait "
+            f"{duration(ahead)} within {duration(reaction)}, target {duration(settings.target)}"
+        )
+        if trial is not None and not trial.failed and current >= trial.after:
+            why += f"; {trial.before} to {plural(trial.after, 'slot')} has not helped yet"
+            return _Choice(current, why, 0.0, trial)
+        wanted = sizing.smallest(current + 1, settings.most, sizing.now, FULL)
+        wanted = max(current, min(wanted, settings.most))
+        if wanted > current and trial is not None and trial.failed:
+            why += (
+                f"; more than {trial.before} slots brought nothing {duration(at - trial.at)} ago, "
+                "so the group waits"
+            )
+            return _Choice(current, why, 0.0, trial)
+        if wanted > current:
+            trial = Trial(before=current, after=wanted, at=at, reads=memory.reads)
+        return _Choice(wanted, why, 0.0, trial)
+    if ahead > settings.target / 2:
+        return _Choice(current, f"{rate}; the backlog is being read", memory.idle, trial)
+    why = f"{rate}; the busiest member has {load:.0%} of its capacity to do"
+    rates = tuple(map(max, sizing.average, sizing.now))
+    low = max(settings.least, 1 if any(rates) or any(sizing.backlog) else 0)
+    fewer = sizing.smallest(low, current, rates, RELAXED) if current > low else current
+    if fewer >= current:
+        idle = max(0.0, memory.idle - settings.idle * seconds / _REMEMBERED)
+        return _Choice(current, why, idle, trial)
+    idle = memory.idle + (current - fewer) * seconds
+    waits = ""
+    if idle < settings.idle:
+        waits = (
+            f"{plural(current - fewer, 'surplus slot')} cost {duration(idle)} so far and a "
+            f"rebalance is worth {duration(settings.idle)}"
+        )
+    return _Choice(fewer, why, idle, trial, waits)
+
+
+def _from_zero(
+    settings: DrainSettings, sizing: _Sizing, memory: DrainMemory, named: str
+) -> DrainAsk:
+    """Sizes a group without members: for what waits, or none."""
+    if not any(sizing.now) and not any(sizing.backlog):
+        return DrainAsk(settings.least, f"no record arrives or waits{named}", memory)
+    wanted = sizing.smallest(1, settings.most, sizing.now, FULL)
+    why = f"{sum(sizing.backlog):,.0f} records wait and no worker reads them{named}"
+    return DrainAsk(wanted, why, memory)
+
+
+def _outcome(sizing: _Sizing, members: int) -> str:
+    over = sizing.overloaded(members, sizing.now, 1.0)
+    if over is None:
+        return "every member keeps up"
+    return f"a member would need {over / sizing.capacity:.0%} of its capacity"
+
+
+# --- measuring ---------------------------------------------------------------------------------
+
+
+def _measured(
+    loads: Sequence[PartitionLoad],
+    workers: Sequence[WorkerRate],
+    memory: DrainMemory,
+    current: int,
+    at: float,
+) -> tuple[DrainMemory, float | None]:
+    """Returns the memory with new rates, and the seconds since the check before; None: unknown."""
+    positions = {
+        each.name: (each.end, each.committed if each.committed is not None else -1)
+        for each in loads
+        if each.end is not None
+    }
+    seconds = None if memory.at is None else at - memory.at
+    if seconds is not None and 0 <= seconds < _SHORT and memory.arrivals:
+        return memory, seconds
+    reported = {each.worker: (each.records, each.busy_seconds) for each in workers}
+    fresh = replace(memory, at=at, positions=positions, reported=reported, size=current)
+    if seconds is None or not 0 < seconds <= _OLD:
+        return replace(fresh, arrivals={}, averages={}, idle=0.0, trial=None), None
+    arrivals, averages, reads = {}, {}, 0.0
+    weight = min(1.0, seconds / _SMOOTH)
+    for name, (end, committed) in positions.items():
+        old = memory.positions.get(name)
+        if old is None or end < old[0]:  # a new partition, or a recreated topic
+            arrivals[name] = memory.arrivals.get(name, 0.0)
+        else:
+            arrivals[name] = (end - old[0]) / seconds
+            reads += max(0, committed - old[1]) / seconds if old[1] >= 0 else 0.0
+        before = memory.averages.get(name, arrivals[name])
+        averages[name] = before + weight * (arrivals[name] - before)
+    behind = any((each.waiting or 0) > arrivals.get(each.name, 0.0) * seconds for each in loads)
+    capacity = _learnt(memory, reported, is_behind=behind)
+    if capacity is None and behind and current and reads:
+        capacity = reads / current
+    grown = memory.size is not None and memory.size != current
+    return (
+        replace(
+            fresh,
+            arrivals=arrivals,
+            averages=averages,
+            reads=reads,
+            capacity=capacity,
+            idle=0.0 if grown else memory.idle,
+        ),
+        seconds,
+    )
+
+
+def _learnt(
+    memory: DrainMemory, reported: Mapping[str, tuple[int, float]], *, is_behind: bool
+) -> float | None:
+    """Returns the capacity of a worker, in records per busy second.
+
+    A worker that keeps up has small batches, and shows only a lower bound.
+    """
+    records, busy = 0, 0.0
+    for worker, (count, seconds) in reported.items():
+        old = memory.reported.get(worker, (0, 0.0))
+        if count > old[0] and seconds > old[1]:
+            records += count - old[0]
+            busy += seconds - old[1]
+    if not records or busy <= 0:
+        return memory.capacity
+    now = records / busy
+    if memory.capacity is None or now > memory.capacity:
+        return now
+    return memory.capacity + _FORGETS * (now - memory.capacity) if is_behind else memory.capacity
+
+
+def _sizing(
+    settings: DrainSettings,
+    capacity: float,
+    loads: Sequence[PartitionLoad],
+    memory: DrainMemory,
+) -> _Sizing:
+    now, average, backlog = [], [], []
+    for each in loads:
+        rate, waiting = memory.arrivals.get(each.name, 0.0), float(each.waiting or 0)
+        if each.stopped:
+            now.append(0.0)
+            average.append(0.0)
+            backlog.append(0.0)
+        elif rate >= capacity:  # what waits in it, no number of members reads
+            now.append(capacity)
+            average.append(capacity)
+            backlog.append(0.0)
+        else:
+            now.append(rate)
+            average.append(min(capacity, memory.averages.get(each.name, rate)))
+            backlog.append(waiting)
+    return _Sizing(
+        settings,
+        capacity,
+        tuple(each.owner for each in loads),
+        tuple(now),
+        tuple(average),
+        tuple(backlog),
+    )
+
+
+def _named(
+    capacity: float,
+    loads: Sequence[PartitionLoad],
+    memory: DrainMemory,
+) -> str:
+    """Names partitions that no number of members helps."""
+    hot = [
+        each.name
+        for each in loads
+        if memory.arrivals.get(each.name, 0.0) > capacity and not each.stopped
+    ]
+    stopped = [each.name for each in loads if each.stopped]
+    words = ""
+    if hot:
+        words += f"; {', '.join(hot[:3])} gets more than one worker reads: add partitions"
+    if stopped:
+        words += f"; {', '.join(stopped[:3])} is stopped and does not count"
+    return words
+
+
+def _judged(
+    memory: DrainMemory, sizing: _Sizing, ahead: float, current: int, at: float
+) -> Trial | None:
+    """Returns the last step up: forgotten if it helped, failed if it did not."""
+    trial, settings, capacity = memory.trial, sizing.settings, sizing.capacity
+    if trial is None:
+        return None
+    if trial.failed:
+        is_over = at - trial.at >= _REMEMBERED or memory.reads > trial.reads * (1.0 + _GAIN) + 1.0
+        return None if is_over else trial
+    if current < trial.after:
+        return trial if at - trial.at < _OLD else None
+    most = sum(sizing.now) + sum(sizing.backlog) / _CATCH_UP - trial.reads
+    gain = min(capacity * (trial.after - trial.before), max(0.0, most))
+    if ahead <= 0.0 or memory.reads >= trial.reads + _GAIN * gain:
+        return None
+    if at - trial.at < settings.starts_in + _PROVEN or ahead <= settings.target * _EARLY:
+        return trial
+    return replace(trial, failed=True, at=at)
