@@ -166,14 +166,16 @@ def test_children_of_a_dead_leader_are_ended_too(log) -> None:
 
 
 def test_find_by_arguments(log, unique) -> None:
-    """A process that nobody wrote down is found by an argument that only it has."""
-    process = processes.spawn([*SLEEP, unique], log=log)
+    """A process that nobody wrote down is found by an argument, or a variable, of its own."""
+    process = processes.spawn([*SLEEP, unique], log=log, env={**os.environ, "FLEET_MARK": unique})
     try:
         deadline = time.monotonic() + 300
         while processes.find(unique, sys.executable) != process:  # its launcher runs first
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert processes.find(unique, "other") is None
+        assert processes.carrying("FLEET_MARK", unique) == (process,)
+        assert processes.carrying("FLEET_MARK", "other") == processes.carrying("PATH", "") == ()
     finally:
         processes.end(process, grace=5)
     assert processes.find(unique) is None

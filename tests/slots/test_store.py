@@ -105,6 +105,24 @@ def stored_by_a_newer_release(path, kind, before, after):
         db.commit()
 
 
+def test_what_a_newer_release_added_is_kept(local):
+    """Of the slot targets and of a slot: this one writes what it knows beside it."""
+    local.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
+    held = local.take(local.slots(GROUP)[0], worker="w", revision="r", spark_session=None)
+    with contextlib.closing(sqlite3.connect(local.database.path)) as db:
+        for kind, at in (("targets", "$.targets.colour"), ("slot", "$.colour")):
+            db.execute(
+                "UPDATE objects SET body = json_set(body, ?, 'red') WHERE kind = ?", (at, kind)
+            )
+        db.commit()
+        local.write_targets(replace(local.targets(GROUP), open=frozenset({0, 1})))
+        assert local.renew(held)
+        bodies = db.execute(
+            "SELECT body FROM objects WHERE kind = 'targets' OR (kind = 'slot' AND number = 0)"
+        ).fetchall()
+    assert [body.count('"colour":"red"') for (body,) in bodies] == [1, 1]
+
+
 def test_what_only_a_newer_release_can_read_is_no_answer(local):
     """Its name is told with what to do; who holds a slot works on, as where a store is silent."""
     local.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))

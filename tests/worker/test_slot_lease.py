@@ -17,7 +17,7 @@ from fleet.errors import FleetError, Unreachable
 from fleet.slots import Handover, Phase, Slot, SlotTargets
 from fleet.slots.sqlite import SqliteStore
 from fleet.worker.events import VARIABLE, Events
-from fleet.worker.slot.leave_completion import LeaveCompleter
+from fleet.worker.slot.leave_completion import LeaveCompleter, all_drained
 from fleet.worker.slot.process import end_former_slots
 from fleet.worker.slot.slot_lease import SlotLease, SlotWatcher
 from tests.support.batch_parts import worker_context
@@ -522,8 +522,14 @@ def test_actor_gets_one_lease(leaving: Leaving):
 
 
 def test_living_owner_is_waited_for(leaving: Leaving):
-    """A slot that is still held is not left over its owner's head; a dead owner's is."""
+    """A slot that is still held is not left over its owner's head; a dead owner's is.
+
+    Until all are drained, closed or dead nobody closes, either.
+    """
     leaving.close(1)
+    targets, slots = leaving.store.targets("g"), leaving.store.slots("g")
+    assert not all_drained(targets, slots, NOBODY)
+    assert all_drained(targets, slots, frozenset({2}))
     leaving.step()
     leaving.later(20)
     assert not leaving.step()
