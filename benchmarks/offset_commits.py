@@ -7,7 +7,6 @@ where its coordinator would look for it. Cost: never on a cluster that anybody u
 """
 
 import contextlib
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -17,35 +16,25 @@ from confluent_kafka.admin import AdminClient
 
 from fleet.clock import Clock
 from fleet.errors import FleetError
-from fleet.log.records import TOPIC, partition_for
+from fleet.log.records import TOPIC, partition_for, record_key, record_value
 
 GROUPS: Final = 2_000
 PARTITIONS: Final = 12
 """Of the one topic that every group reads."""
-_ID: Final = bytes(range(16))
+_ID: Final = bytes(range(16)).hex()
 _START_SECONDS: Final = 30.0
 
 
 def key(group: int, partition: int, *, kind: int = 1) -> bytes:
     """The key of a commit."""
-    return struct.pack(">h", kind) + _text(f"group-{group:05d}") + _text("orders") + _i32(partition)
+    return record_key(kind, f"group-{group:05d}", "orders", partition)
 
 
 def value(version: int, number: int, at_ms: int) -> bytes:
     """The value of a commit."""
-    out = struct.pack(">hq", version, number) + (_i32(0) if version >= 3 else b"")
-    out += (b"\1" if version >= 4 else _text("")) + struct.pack(">q", at_ms)
-    if version == 1:
-        out += struct.pack(">q", at_ms)
-    return out + (b"\1\0\x10" + _ID if version >= 4 else b"")
-
-
-def _text(value: str) -> bytes:
-    return struct.pack(">h", len(value)) + value.encode()
-
-
-def _i32(value: int) -> bytes:
-    return struct.pack(">i", value)
+    times = {"commit_timestamp_ms": at_ms, "expire_timestamp_ms": at_ms}
+    fields = {"leader_epoch": 0, "metadata": "", "topic_id": _ID, **times}
+    return record_value(1, version, committed=number, **fields)
 
 
 def arrays(
