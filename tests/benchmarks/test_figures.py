@@ -24,11 +24,16 @@ def test_figures_are_rounded_to_milliseconds():
 
 
 @pytest.mark.parametrize(
-    ("measured", "met"), [(0.0, True), (1.0, True), (1.01, False), (None, False)]
+    ("at_least", "measured", "met"),
+    [
+        *((False, each, True) for each in (0.0, 1.0)),
+        *((True, each, True) for each in (1.0, 2.0)),
+        *((False, 1.01, False), (True, 0.99, False), (False, None, False), (True, None, False)),
+    ],
 )
-def test_a_goal_that_was_not_measured_is_missed(measured, met):
+def test_a_goal_that_was_not_measured_is_missed(at_least, measured, met):
     """The limit itself is allowed."""
-    goal = Goal("pause", 1.0, measured)
+    goal = Goal("pause", 1.0, measured, at_least=at_least)
     assert goal.met is met
     assert goal.sentence().startswith("met" if met else "MISSED")
 

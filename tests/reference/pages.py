@@ -269,7 +269,7 @@ def acls_page() -> str:
     shown: set[acls.Acl] = set()
     for part, needed in acls.TABLE.items():
         for acl in needed:
-            if part == "worker" or acl not in shown:
+            if acl not in shown:
                 name = acl.name if acl.name.startswith("{") else f"`{acl.name}`"
                 rows.append(
                     f"| {part} | {acl.resource} {name} | {acl.operation} | {acl.why} "
