@@ -12,21 +12,23 @@ from pydantic import ValidationError
 
 from fleet.act import revisions
 from fleet.act.local.local_runtime import LocalRuntime
-from fleet.act.revisions import Revisions
+from fleet.act.revisions import Revisions, find_obstacles
 from fleet.act.standby_pool import StandbyPool
 from fleet.cli import run
 from fleet.clock import ManualClock, SystemClock
 from fleet.config.settings import WorkerSettings, read_settings, revision_of, settings_from
 from fleet.config.spec import ClusterSpec, GroupSpec
 from fleet.decide.plans import make_plan
+from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import CodeElsewhere, Refused, SchemaTooNew
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.manager.cycle import Fleet
-from fleet.model import UNKNOWN, StepKind
+from fleet.model import UNKNOWN, Plan, StepKind
 from fleet.slots import SlotTargets
 from fleet.system.code import code_digest
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
+from tests.support.plans import plan_of, step_of
 from tests.support.pod_yard import Yard
 
 
@@ -343,3 +345,23 @@ def test_a_worker_says_which_value_it_does_not_know(
     file.write_text(json.dumps(value))
     assert run(["worker", "--settings", str(file), "--name", "w"]) == 2
     assert "group.scaling: Input tag 'by moonlight'" in capsys.readouterr().err
+
+
+def test_what_stops_a_workers_start_is_told_with_the_plan(tmp_path: Path) -> None:
+    """No Java here is a refusal, code that only lies here a note; who leaves starts nobody."""
+    (tmp_path / "job.py").write_text("def process(df, context): ...\n")
+    environ = {"JAVA_HOME": "/nowhere", "PATH": ""}
+    opens, leaves = (plan_of(step_of(kind, (0,))) for kind in (StepKind.OPEN, StepKind.LEAVE))
+
+    def told(plan: Plan, **keys: Any) -> Vetoes:
+        worker = {"python_path": [str(tmp_path)]} if not keys else {}
+        return find_obstacles(
+            group_spec(worker=worker, **keys), plan, environ=environ, here=tmp_path
+        )
+
+    (refusal,) = told(opens).refusals
+    assert refusal.startswith("workers cannot start here: ")
+    assert "/nowhere" in refusal
+    (note,) = told(opens, runtime=ON_KUBERNETES).notes
+    assert "job:process comes from the image" in note
+    assert told(leaves) == NO_CONCERNS
