@@ -44,7 +44,7 @@ was last seen to stand the first.
 PORTION: Final = 512
 """Partitions, by number in the file, that are thinned at once: some 10 ms, the first time 50."""
 _PORTIONS: Final = 4
-"""Portions that one look thins: whoever looks at the same time does not wait for all of them."""
+"""Portions that one look thins: another process does not wait for all of them."""
 _EVERY: Final = 60.0
 
 # Beside the tables of schema 1: a release that does not know it thins as if nobody had.
@@ -529,9 +529,9 @@ class EndHistory:
         since, before, until, end = around
         old = np.flatnonzero(before == NONE)
         asked = list(zip(which[old].tolist(), offsets[old].tolist(), strict=True))
-        told = self._store.around(self._cluster, {(tps[tp], offset) for tp, offset in asked})
+        stored = self._store.around(self._cluster, {(tps[tp], offset) for tp, offset in asked})
         for row, (tp, offset) in zip(old.tolist(), asked, strict=True):
-            last, first = told.get((tps[tp], offset), (None, None))
+            last, first = stored.get((tps[tp], offset), (None, None))
             if last is not None:
                 since[row], before[row] = last
             if first is not None:

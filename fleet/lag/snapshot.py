@@ -289,14 +289,14 @@ class Snapshot:
         undated = ~known & ~gone | waits & np.isnan(self.lag.seconds)
         moved = np.full(size, NONE, dtype=np.int64)
         np.maximum.at(moved, which, commits.moved)
-        told = np.bincount(which[known], minlength=size)
-        age[(told > 0) & (np.bincount(which[waits], minlength=size) == 0)] = 0.0
+        counts = np.bincount(which[known], minlength=size)
+        age[(counts > 0) & (np.bincount(which[waits], minlength=size) == 0)] = 0.0
         columns = (
             np.bincount(which, minlength=size),
             np.bincount(which, np.maximum(commits.committed, 0), minlength=size),
             np.bincount(which[known], records[known], minlength=size),
             np.bincount(which[undated], minlength=size),
-            told,
+            counts,
             age,
             moved,
         )
@@ -405,10 +405,12 @@ def rates(before: Snapshot, now: Snapshot) -> dict[str, tuple[float | None, floa
     pairs = ((before.lag.end, now.lag.end), (before.commits.committed, now.commits.committed))
     for index, (then, is_now) in enumerate(pairs):
         old = np.where(place == NONE, np.int64(NONE), then[place] if len(then) else np.int64(NONE))
-        told = (old != NONE) & (is_now != NONE) & (is_now >= old) & (seconds > 0)
+        comparable = (old != NONE) & (is_now != NONE) & (is_now >= old) & (seconds > 0)
         size = len(now.commits.groups)
-        grown = np.bincount(now.commits.group[told], (is_now - old)[told], minlength=size)
-        count = np.bincount(now.commits.group[told], minlength=size)
+        grown = np.bincount(
+            now.commits.group[comparable], (is_now - old)[comparable], minlength=size
+        )
+        count = np.bincount(now.commits.group[comparable], minlength=size)
         for group, sum_, many in zip(
             now.commits.groups, grown.tolist(), count.tolist(), strict=True
         ):

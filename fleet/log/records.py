@@ -4,7 +4,7 @@ Problem: the coordinator's own log is the only place that tells every rebalance 
 group, but its formats change with broker versions, and other record types live beside the
 ones we need. Choice: one table (`TYPES`) of each type's fields and versions, as Kafka 4.3's message
 definitions have them, for this decoder, for the columns of the history (`record_columns`) and for
-whoever writes records (`record_value`). Of types of which we need little only the first fields are
+a caller writes records (`record_value`). Of types of which we need little only the first fields are
 read, of some none. All else is `Undecoded` with its reason, to be counted, never guessed.
 Cost: about 10 µs a record in Python; the columns are for volume, and this is their oracle.
 

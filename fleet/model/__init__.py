@@ -200,10 +200,10 @@ class GroupSnapshot:
     @property
     def lag_seconds(self) -> float | None:
         """Age in seconds of the oldest waiting record; 0 if none waits, None if not known."""
-        told = [p for p in self.partitions if p.lag is not None]
-        waiting = [p.lag_seconds for p in told if p.lag]
+        measured = [p for p in self.partitions if p.lag is not None]
+        waiting = [p.lag_seconds for p in measured if p.lag]
         known = [age for age in waiting if age is not None]
-        return max(known, default=None) if waiting else (0.0 if told else None)
+        return max(known, default=None) if waiting else (0.0 if measured else None)
 
 
 # --- what a change costs and did cost ------------------------------------------------------

@@ -1,7 +1,7 @@
 """Describes a batch to its entrypoint: who calls it, and for which records.
 
 Problem: a batch is called again after a failure or by a new owner, and a sink must recognize that.
-Choice: an offset range has the same id whoever reads it again. The worker writes the planned end
+Choice: an offset range has the same id at every read. The worker writes the planned end
 into the commit's metadata before a batch starts, so that a new owner ends its first batch at the
 same offset [4]. Cost: ids are per partition, so an idempotent sink has to write per partition
 (`fleet.sinks` does).

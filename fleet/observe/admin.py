@@ -78,9 +78,9 @@ def unreachable(error: NoAnswer, *, place: str, login: str, timeout: float) -> U
     if error.kind is NoAnswerKind.LISTENER:
         return Unreachable(f"{place} cannot be reached: {error}")
     if error.kind is NoAnswerKind.TLS:
-        for pattern, told in _TLS:
+        for pattern, sentence in _TLS:
             if pattern.search(why):
-                return Unreachable(f"{place} {told.format(why=why)}")
+                return Unreachable(f"{place} {sentence.format(why=why)}")
         return Unreachable(
             f"TLS to {place} failed ({why}); check cluster.security: tls.ca_file must hold the "
             "authority of the brokers' certificates, and protocol must be the listener's"
@@ -277,8 +277,8 @@ class Observer:
                 found = self._about_topics.allowed_operations(topics, poll) if topics else {}
             except NoAnswer:
                 return {}
-            told = self._groups.allowed_operations(sorted(groups), poll) if groups else {}
-            return found | {("group", group): names for group, names in told.items()}
+            of_groups = self._groups.allowed_operations(sorted(groups), poll) if groups else {}
+            return found | {("group", group): names for group, names in of_groups.items()}
 
     def logs(self, tps: Collection[TopicPartition]) -> Logs:
         """Reads the current starts and ends of these logs, with earlier ends."""

@@ -194,12 +194,12 @@ def _by_topic(partitions: Iterable[tuple[str, Iterable[int]]]) -> frozenset[Topi
     return frozenset(TopicPartition(topic, n) for topic, numbers in partitions for n in numbers)
 
 
-def _member(told: Any, instance: str | None, held: frozenset[TopicPartition]) -> Member:
+def _member(described: Any, instance: str | None, held: frozenset[TopicPartition]) -> Member:
     return Member(
-        member_id=told.member_id,
+        member_id=described.member_id,
         instance_id=instance or None,
-        client_id=told.client_id,
-        host=told.client_host,
+        client_id=described.client_id,
+        host=described.client_host,
         partitions=held,
     )
 
@@ -262,13 +262,13 @@ def _committed(topics: Iterable[Any]) -> dict[TopicPartition, int]:
 
 
 def _share_offsets(group: Any) -> ShareOffsets:
-    told = {
+    partitions = {
         TopicPartition(topic.topic_name, part.partition_index): part
         for topic in group.topics
         for part in topic.partitions
         if part.start_offset >= 0 and part.error_code == 0
     }
-    return ShareOffsets(told)
+    return ShareOffsets(partitions)
 
 
 OFFSETS: Final = GroupQuestion(
@@ -415,8 +415,8 @@ class GroupQuestions:
         Empty if not even Describe is allowed.
         """
         found, failed = self._asked([(ALLOWED, group) for group in groups], poll)
-        told = {group: names for (_, group), names in found.items() if names is not None}
-        return told | {g: frozenset() for (_, g), why in failed.items() if why.code in DENIED}
+        allowed = {group: names for (_, group), names in found.items() if names is not None}
+        return allowed | {g: frozenset() for (_, g), why in failed.items() if why.code in DENIED}
 
     # --- which question -------------------------------------------------------------------
 
@@ -533,12 +533,12 @@ class GroupQuestions:
                 answer = self._net.ask_any(request, poll.left())
             except NoAnswer as error:
                 return failed | dict.fromkeys(unknown[first:], GroupFailure(NO_ANSWER, str(error)))
-            for told in answer.coordinators if batched else [answer]:
-                group = told.key if batched else some[0]
-                if told.error_code:
-                    failed[group] = GroupFailure(told.error_code, code_named(told.error_code))
+            for node in answer.coordinators if batched else [answer]:
+                group = node.key if batched else some[0]
+                if node.error_code:
+                    failed[group] = GroupFailure(node.error_code, code_named(node.error_code))
                 else:
-                    self._coordinators[group] = told.node_id
+                    self._coordinators[group] = node.node_id
         return failed
 
 

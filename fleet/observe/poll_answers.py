@@ -56,9 +56,9 @@ _STATES: Final = {
 }
 
 
-def state_of(told: str) -> GroupState:
+def state_of(name: str) -> GroupState:
     """Returns the state for a broker's name of it; capitals differ by protocol."""
-    return _STATES.get(told.lower(), GroupState.UNKNOWN)
+    return _STATES.get(name.lower(), GroupState.UNKNOWN)
 
 
 def type_of(group_type: str, protocol_type: str) -> str:

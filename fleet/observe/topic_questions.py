@@ -1,6 +1,6 @@
 """Queries topics: partitions, leaders, ids, and starts and ends of logs.
 
-Problem: lag needs the start and the end of thousands of logs, from whoever leads them, and leaders
+Problem: lag needs the start and the end of thousands of logs, from their leaders, and leaders
 move. Choice: one Metadata of all topics names the leaders; each is asked once for all its
 partitions; where a leader moves, metadata and offsets are asked again, three times at most.
 """
@@ -81,17 +81,17 @@ class TopicQuestions:
         """
         wanted = {(tp.topic, tp.partition): tp for tp in tps}
         failed: dict[str, str] = {}
-        told = []
+        bounds = []
         for each in (EARLIEST, LATEST):
             found = self._listed(wanted, topics.leaders, each, poll)
             silent = {topics.leaders.get(w) for w in wanted if found[w].error == NO_ANSWER}
             if silent and silent >= set(topics.leaders.values()):
                 raise NoAnswer("no broker returned the starts and ends of its logs")
-            told.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
+            bounds.append({tp: found[w].offset for w, tp in wanted.items() if not found[w].error})
             refused = {w: found[w].error for w in wanted if found[w].error}
             failed |= {f"{w[0]}-{w[1]}": code_named(code) for w, code in refused.items()}
         poll.report(failed, "partition(s) have unreadable offsets")
-        starts, ends = told
+        starts, ends = bounds
         return starts, ends
 
     def first_offsets_since(
@@ -141,14 +141,14 @@ class TopicQuestions:
         if not topics:
             return frozenset()
         try:
-            told = self._named(topics, poll)
+            named = self._named(topics, poll)
         except NoAnswer as error:
             poll.report(dict.fromkeys(topics, str(error)), "topic(s) cannot be read")
             return frozenset()
-        for name, topic in told.items():
+        for name, topic in named.items():
             if topic.error_code not in {0, ABSENT}:
                 poll.problems.append(f"topic {name} cannot be read: {code_named(topic.error_code)}")
-        return frozenset(name for name, topic in told.items() if topic.error_code == ABSENT)
+        return frozenset(name for name, topic in named.items() if topic.error_code == ABSENT)
 
     def allowed_operations(
         self, topics: Collection[str], poll: Poll
@@ -158,11 +158,11 @@ class TopicQuestions:
 
         found: dict[Resource, frozenset[str]] = {}
         for name, topic in self._named(topics, poll, operations=True).items():
-            told = operations_of(topic.authorized_operations)
+            operations = operations_of(topic.authorized_operations)
             if topic.error_code in DENIED:
                 found["topic", name] = frozenset()
-            elif not topic.error_code and told is not None:
-                found["topic", name] = told
+            elif not topic.error_code and operations is not None:
+                found["topic", name] = operations
         return found
 
     def _named(
@@ -201,10 +201,10 @@ class RecordTimes:
         self._ask([tp for tp in mine if self._is_new(tp, logs)], logs, topics, poll)
         positions = (lag.end - lag.records)[rows]
         unknown = (logs.at, (NONE,) * len(AGES))
-        told = [self._first.get(tp, unknown) for tp in mine]
-        asked = np.array([each for each, _ in told])[place]
+        known = [self._first.get(tp, unknown) for tp in mine]
+        asked = np.array([each for each, _ in known])[place]
         for number, age in enumerate(AGES):
-            first = np.array([offsets[number] for _, offsets in told])[place]
+            first = np.array([offsets[number] for _, offsets in known])[place]
             older = rows[positions < first]
             since = (logs.at - asked + age)[positions < first]
             lag.waited[older] = np.fmax(lag.waited[older], since)
@@ -215,13 +215,13 @@ class RecordTimes:
         return known is None or max(known[1]) > logs.ends.get(tp, NONE)
 
     def _ask(self, tps: Sequence[TopicPartition], logs: Logs, topics: Topics, poll: Poll) -> None:
-        told = [
+        answers = [
             self._questions.first_offsets_since(tps, logs.at - age, topics, poll) if tps else {}
             for age in AGES
         ]
         for tp in tps:
             # Where no record is so young, all are older.
-            found = (each.get(tp, NONE) for each in told)
+            found = (each.get(tp, NONE) for each in answers)
             end = logs.ends.get(tp, NONE)
             first = tuple(end if offset is None else offset for offset in found)
             self._first[tp] = (logs.at, first)

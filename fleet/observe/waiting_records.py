@@ -97,13 +97,13 @@ class WaitingRecords:
                 timeout=max(0.1, until - time.monotonic()),
             )
             reached = {where: each.offset for where, each in stable.items() if not each.error}
-            told = {at: reached[at[0]] for at in new if at[0] in reached}
+            stable_ends = {at: reached[at[0]] for at in new if at[0] in reached}
             with BatchFetcher(
                 self._config, client_id="fleet", committed=True, wait=0.0, most_of_one=_BYTES
             ) as fetcher:
-                read = _FirstRecords(fetcher, told).done(until)
+                read = _FirstRecords(fetcher, stable_ends).done(until)
             found = {
-                at: _Behind(new[at], _case(readable=readable, held=told[at] < new[at]))
+                at: _Behind(new[at], _case(readable=readable, held=stable_ends[at] < new[at]))
                 for at, readable in read.items()
             }
             return found | self._named(found, leaders, reached, until)
@@ -221,9 +221,9 @@ def _sentence(producer: Any, ids: Mapping[int, tuple[str, float]], first: int) -
         return f"{_OPEN} that begins at offset {first:,}"
     name, since = ids.get(producer.producer_id, ("", 0.0))
     since = since if since > 0 else producer.last_timestamp / 1000
-    told = f" (transactional.id {name})" if name else ""
+    transaction = f" (transactional.id {name})" if name else ""
     began = f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"{_OPEN} of producer {producer.producer_id}{told} since {began}"
+    return f"{_OPEN} of producer {producer.producer_id}{transaction} since {began}"
 
 
 class _FirstRecords:

@@ -121,13 +121,13 @@ class GroupWatcher(Observer):
         seen = PollAnswers(descriptions={}, listed=listed)
         groups = {}
         for group in listed:
-            state, told = seen.state(group), summaries.get(group)
-            members = told.members if told else None
+            state, summary = seen.state(group), summaries.get(group)
+            members = summary.members if summary else None
             groups[group] = GroupFacts(
                 state=state,
                 type=seen.kind(group),
                 members=0 if state is GroupState.EMPTY else members,
-                generation=told.generation if told else None,
+                generation=summary.generation if summary else None,
                 changed_at=changed.get(group),
                 topics=subscribed.get(group),
             )
@@ -182,5 +182,5 @@ class GroupWatcher(Observer):
         self._told_at |= dict.fromkeys(seen.committed, poll.began)
         untold = {g for g in silent if poll.began - self._told_at.get(g, poll.began) > _STALE}
         groups = {group: seen.facts(group) for group in wanted}
-        told = {group: seen.committed[group] for group in shared}
-        return groups, self._polled.copy(), frozenset(untold), told
+        shares = {group: seen.committed[group] for group in shared}
+        return groups, self._polled.copy(), frozenset(untold), shares

@@ -97,10 +97,10 @@ def withhold(members: Sequence[ReportedMember], shares: Shares) -> Shares:
 #
 # Problem: with cooperative-sticky it is the balancing that decides which partitions move, so that
 # counts alone say too little. Choice: the steps of librdkafka 2.15 in its order, which is
-# deterministic: who claims what by generation; free partitions, the highest first, to whoever has
-# least; then single partitions from the largest share to the smallest, undone where that brought
-# no better balance. Equal shares stand by member id. Cost: all members subscribe to the one topic,
-# and racks are not looked at, both of which librdkafka treats by other steps.
+# deterministic: who claims what by generation; free partitions, the highest first, to the member
+# with the fewest; then single partitions from the largest share to the smallest, undone where that
+# brought no better balance. Equal shares stand by member id. Cost: all members subscribe to the one
+# topic, and racks are not looked at, both of which librdkafka treats by other steps.
 
 
 _Pair: TypeAlias = tuple[str, str]

@@ -34,15 +34,15 @@ class Webhook:
         """Alerts of that name that were told in that status."""
         return [
             alert
-            for told in list(self.notifications)
-            for alert in told["alerts"]
+            for notification in list(self.notifications)
+            for alert in notification["alerts"]
             if alert["labels"]["alertname"] == name and alert["status"] == status
         ]
 
     @property
     def firing(self) -> list[dict[str, Any]]:
         """Notifications that tell something new."""
-        return [told for told in list(self.notifications) if told["status"] == "firing"]
+        return [each for each in list(self.notifications) if each["status"] == "firing"]
 
 
 @contextlib.contextmanager

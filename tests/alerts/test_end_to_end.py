@@ -84,11 +84,13 @@ def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> Non
         assert alert["labels"]["group"] == group
         assert alert["labels"]["owner"] == "pay"
         assert alert["labels"]["severity"] == "page"
-        told = alert["annotations"]
-        assert told["cause"] == "join and leave"
-        assert told["top_offender"] == f"client {worst}"
-        assert re.search(rf"client {worst} joins and leaves every [\d.]+ s", told["summary"]), told
-        assert told["runbook_url"] == "http://127.0.0.1:9309/runbooks/group-storm.md"
+        texts = alert["annotations"]
+        assert texts["cause"] == "join and leave"
+        assert texts["top_offender"] == f"client {worst}"
+        assert re.search(rf"client {worst} joins and leaves every [\d.]+ s", texts["summary"]), (
+            texts
+        )
+        assert texts["runbook_url"] == "http://127.0.0.1:9309/runbooks/group-storm.md"
         until(
             lambda: running.hook.alerts("FleetGroupStorm", "resolved"),
             "the alert to resolve",
@@ -171,8 +173,8 @@ def test_a_broker_killed_under_fifty_groups_is_one_notification(own, unique, tmp
         own.kill()
         own.start()
 
-    told = fifty_groups(own, unique, tmp_path, during=bounced, copies=1)
-    assert f"{OFFSETS_PARTITIONS} of {OFFSETS_PARTITIONS} coordinators started again" in told
+    summary = fifty_groups(own, unique, tmp_path, during=bounced, copies=1)
+    assert f"{OFFSETS_PARTITIONS} of {OFFSETS_PARTITIONS} coordinators started again" in summary
 
 
 @pytest.mark.long
@@ -181,14 +183,16 @@ def test_one_broker_of_three_killed_is_one_notification(unique, tmp_path) -> Non
     three = Broker(tmp_path / "three", brokers=3)
     try:
         three.start()
-        told = fifty_groups(
+        summary = fifty_groups(
             three,
             unique,
             tmp_path,
             during=lambda: three.kill(three.status().nodes[-1].id),
             copies=3,
         )
-        assert re.search(r"of 50 coordinators moved from broker \d to brokers? \d", told), told
+        assert re.search(r"of 50 coordinators moved from broker \d to brokers? \d", summary), (
+            summary
+        )
     finally:
         three.purge()
 
@@ -196,9 +200,9 @@ def test_one_broker_of_three_killed_is_one_notification(unique, tmp_path) -> Non
 def called(running: Monitoring) -> list[dict[str, Any]]:
     """Notifications, without those that nothing was seen: brokers may take long to start."""
     return [
-        told
-        for told in running.hook.firing
-        if {alert["labels"]["alertname"] for alert in told["alerts"]} != {"FleetExporterBlind"}
+        sent
+        for sent in running.hook.firing
+        if {alert["labels"]["alertname"] for alert in sent["alerts"]} != {"FleetExporterBlind"}
     ]
 
 

@@ -60,14 +60,14 @@ def by_promtool(
     return promtool("test", "rules", folder / "tests.yml")
 
 
-def annotations(name: str, _labels: tuple[str, ...] = (), **told: str) -> dict[str, str]:
+def annotations(name: str, _labels: tuple[str, ...] = (), **texts: str) -> dict[str, str]:
     """All annotations of a rule, with those whose templates matter filled in."""
     (found,) = [
         r
         for r in rules(SPEC)["groups"][0]["rules"]
         if r["alert"] == name and all(each in str(r["labels"]) for each in _labels)
     ]
-    return {**found["annotations"], **told}
+    return {**found["annotations"], **texts}
 
 
 def told(
@@ -104,10 +104,10 @@ def lag(group: str, behind: str, limit: int) -> dict[str, Any]:
     return told("FleetGroupLag", of=(f"'{limit}s'",), group=group, labels=of, summary=summary)
 
 
-def stuck(reason: str, said: str, severity: str = "page", group: str = "orders.v1"):
+def stuck(reason: str, words: str, severity: str = "page", group: str = "orders.v1"):
     return told(
         "FleetGroupStuck", severity, of=(reason, f"'{severity}'"), group=group,
-        labels={"reason": reason}, summary=f"Group {group} {said}",
+        labels={"reason": reason}, summary=f"Group {group} {words}",
     )  # fmt: skip
 
 
@@ -115,8 +115,8 @@ def ticket(name: str, summary: str, **labels: str) -> dict[str, Any]:
     return told(name, "ticket", labels=labels, summary=summary)
 
 
-def of_status(name: str, said: str, minutes: float = 1) -> dict[str, Any]:
-    return at(minutes, name, ticket(name, f"Group orders.v1 {said}"))
+def of_status(name: str, words: str, minutes: float = 1) -> dict[str, Any]:
+    return at(minutes, name, ticket(name, f"Group orders.v1 {words}"))
 
 
 def blind(reason: str, **annotated: str) -> dict[str, Any]:
@@ -412,9 +412,13 @@ def test_no_alert_ends_before_its_exporter_is_called_gone(interval, tmp_path) ->
         info("fleet_group_storm", 'cluster="main",group="orders"', "1x40 stale"),
         info("fleet_snapshot_age_seconds", 'cluster="main"', "1x40 stale"),
     ]
-    told = 'ALERTS{alertstate="firing",alertname=~"FleetGroupStorm|FleetExporterBlind"}'
+    both = 'ALERTS{alertstate="firing",alertname=~"FleetGroupStorm|FleetExporterBlind"}'
     asked = [
-        {"expr": f"count({told})", "eval_time": when, "exp_samples": [{"labels": "{}", "value": n}]}
+        {
+            "expr": f"count({both})",
+            "eval_time": when,
+            "exp_samples": [{"labels": "{}", "value": n}],
+        }
         for when, n in (("9m45s", 1), ("11m30s", 2))
     ]
     test = {"interval": "15s", "input_series": series, "promql_expr_test": asked}
@@ -509,9 +513,9 @@ def test_alertmanager_routes_by_severity(tmp_path) -> None:
 def test_a_webhook_that_is_no_url_is_refused(option, url, capsys) -> None:
     """Alertmanager itself would not start with it, somewhere else and later."""
     assert cli.run(["render", "alertmanager", option, url]) == 2
-    told = capsys.readouterr()
-    assert f"{option}: {url!r} is no URL of a webhook: use http://HOST:PORT/PATH" in told.err
-    assert not told.out
+    output = capsys.readouterr()
+    assert f"{option}: {url!r} is no URL of a webhook: use http://HOST:PORT/PATH" in output.err
+    assert not output.out
 
 
 def test_alertmanager_calls_pagerduty_and_slack(tmp_path, monkeypatch, capsys) -> None:

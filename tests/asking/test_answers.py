@@ -115,7 +115,7 @@ def test_no_rebalances_are_an_answer():
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "line"),
     [
         pytest.param(
             LOG,
@@ -131,9 +131,9 @@ def test_no_rebalances_are_an_answer():
         ),
     ],
 )
-def test_the_source_is_one_line(source, told):
+def test_the_source_is_one_line(source, line):
     """Which it is, how far back, how old."""
-    assert source.sentence(START + 7200) == told
+    assert source.sentence(START + 7200) == line
 
 
 def test_rows_in_memory_answer_as_tables_do():

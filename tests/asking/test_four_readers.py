@@ -358,21 +358,21 @@ def test_four_readers_say_the_same(ground, looks, name, when):
     status = seen.status[group].lag_status
     samples = seen.exported[group]
     (exported,) = [s.labels for s in samples if s.name == "fleet_group_lag_status"]
-    told = {LagCase(s.labels["case"]) for s in samples if s.name == "fleet_group_partitions"}
-    said = status.status, status.sentence
-    assert status.status == getattr(TABLE[name], when), said
-    assert (exported["status"], exported["level"]) == (status.status, status.level), said
-    assert seen.page[group].lag_status.status == status.status, said
+    read_cases = {LagCase(s.labels["case"]) for s in samples if s.name == "fleet_group_partitions"}
+    answer = status.status, status.sentence
+    assert status.status == getattr(TABLE[name], when), answer
+    assert (exported["status"], exported["level"]) == (status.status, status.level), answer
+    assert seen.page[group].lag_status.status == status.status, answer
     check = seen.checks[group]
-    assert check.passed == (status.level == "OK"), (check.sentence, said)
+    assert check.passed == (status.level == "OK"), (check.sentence, answer)
     cases = {part.case for part in seen.status[group].seen.partitions}
     # What was never committed stands in no record of the offsets topic.
-    assert told - cases == set()
-    assert cases - told <= {LagCase.NEVER_COMMITTED}
+    assert read_cases - cases == set()
+    assert cases - read_cases <= {LagCase.NEVER_COMMITTED}
     if when == "later":
         assert cases >= TABLE[name].cases
         held = f"(transactional.id open-{ground.unique}) since "
-        assert (held in status.sentence) == (said[0] == "HELD"), said
+        assert (held in status.sentence) == (answer[0] == "HELD"), answer
 
 
 def test_offsets_ends_and_lags_are_those_of_kafkas_own_tool(ground, looks):

@@ -46,15 +46,15 @@ def past(at, moved=None, *, committed=50, until=NOW, gap=None, peak=None, fell=N
     return {"past": replace(known, peak=peaks, **columns), "until": until}
 
 
-def lag_status(seen, told=None, *, last=None):
-    if told is not None:
-        seen = with_past(seen, told["past"], reaches=None, until=told["until"])
+def lag_status(seen, known=None, *, last=None):
+    if known is not None:
+        seen = with_past(seen, known["past"], reaches=None, until=known["until"])
     (found,) = lag_statuses(with_settled(seen, last or {})).values()
     return found
 
 
 @pytest.mark.parametrize(
-    ("seen", "known", "told"),
+    ("seen", "known", "expected"),
     [
         pytest.param(look(), None, LagStatus.OK, id="nothing-known"),
         pytest.param(look(), past(200), LagStatus.STOP, id="no-commit"),
@@ -72,9 +72,9 @@ def lag_status(seen, told=None, *, last=None):
         ),
     ],
 )  # fmt: skip
-def test_a_verdict_follows_from_a_look_and_its_past(seen, known, told):
+def test_a_verdict_follows_from_a_look_and_its_past(seen, known, expected):
     """Each column of the past counts; the rules are in tests/decide/test_lag_status.py."""
-    assert lag_status(seen, known).status is told
+    assert lag_status(seen, known).status is expected
 
 
 def test_a_rebalance_a_moment_ago_excuses():
@@ -146,7 +146,7 @@ def lag_row(at, seconds, committed_at):
 
 
 @pytest.mark.parametrize(
-    ("commits", "looks", "told"),
+    ("commits", "looks", "expected"),
     [
         pytest.param([(200, 40), (190, 50)], [], LagStatus.STOP, id="stopped"),
         pytest.param([(n, 50) for n in range(900, 0, -10)], [], LagStatus.STALL, id="stalled"),
@@ -154,7 +154,7 @@ def lag_row(at, seconds, committed_at):
         pytest.param([], [(100, 90.0, 90_000)], LagStatus.STOP, id="before-the-window"),
     ],
 )
-def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
+def test_the_tables_tell_it_too(tmp_path, commits, looks, expected):
     """Of groups that somebody asks for, from their last minutes; up to when they tell."""
     writer = Writer(
         TablePlace(tmp_path), cluster="main", clock=ManualClock(at=NOW), retention=10 * 86_400
@@ -166,7 +166,7 @@ def test_the_tables_tell_it_too(tmp_path, commits, looks, told):
     writer.commit("batch", files=files)
     tables = Tables(tmp_path)
     judged = lag_status(with_tables(look(), tables, frozenset({"orders"}), until=NOW))
-    assert judged.status is told, judged
+    assert judged.status is expected, judged
     if not commits:
         assert "no commit for 90000 s" in judged.sentence
     assert lag_status(with_tables(look(), tables, frozenset(), until=NOW)).status is LagStatus.OK

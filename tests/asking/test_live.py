@@ -144,7 +144,7 @@ def test_the_table_and_its_choices(group, capsys):
     before = answer(capsys, "rebalances", group, "--until", "2020-01-01")
     assert before["rebalances"] == []
     every = answer(capsys, "rebalances")
-    assert group in {told["group"] for told in every["groups"]}
+    assert group in {group_row["group"] for group_row in every["groups"]}
 
 
 def test_the_picture_of_the_story(group, capsys, tmp_path):

@@ -45,7 +45,7 @@ def fleet(place: Path, **history: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("ago", "history", "told"),
+    ("ago", "history", "expected"),
     [
         (30.0, {}, True),
         (DAY, {}, False),
@@ -53,16 +53,16 @@ def fleet(place: Path, **history: Any) -> Any:
         (1_000.0, {"batch_interval": "10m"}, True),
     ],
 )
-def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, told):
+def test_tables_tell_while_somebody_writes_them(tmp_path, ago, history, expected):
     """A tail that ended a day ago says of nobody that it keeps up since."""
     written(tmp_path, ago=ago)
     here = fleet(tmp_path, **history)
     seen = look(lag=1_000_000, waited=20 * 3600.0, committed=60)
-    for recent in (read_recent(here), *([read_last_minutes(here, ["orders"])] if told else [])):
+    for recent in (read_recent(here), *([read_last_minutes(here, ["orders"])] if expected else [])):
         assert recent.known
         assert recent.kind == "tables"
-        assert recent.old == (not told)
-        assert bool(compute_lag_statuses(here, seen, recent, ["orders"])[1]) == told
+        assert recent.old == (not expected)
+        assert bool(compute_lag_statuses(here, seen, recent, ["orders"])[1]) == expected
 
 
 def test_tables_that_are_catching_up_tell_of_no_group_how_it_is_now(tmp_path):
@@ -156,6 +156,6 @@ def test_a_partition_that_takes_too_long_costs_its_group_the_verdict_and_no_othe
     recent = read_last_minutes(here, ["slow", quick])
     assert here.clock.monotonic() - began <= LONGEST + 1
     assert (recent.known, recent.unread) == (True, {"slow"})
-    for group, told in (("slow", set()), (quick, {quick})):
+    for group, groups in (("slow", set()), (quick, {quick})):
         seen = look(waited=300.0, group=group)
-        assert set(compute_lag_statuses(here, seen, recent, [group])[1]) == told
+        assert set(compute_lag_statuses(here, seen, recent, [group])[1]) == groups

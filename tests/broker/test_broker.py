@@ -195,18 +195,18 @@ def test_listening_elsewhere(own, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "words"),
     [
         pytest.param("num.network.threads", "none", "num.network.threads", id="at-formatting"),
         pytest.param("metric.reporters", "no.such.Class", "no.such.Class", id="at-start"),
     ],
 )
-def test_node_that_does_not_come_up_tells_why(tmp_path, key, value, told) -> None:
+def test_node_that_does_not_come_up_tells_why(tmp_path, key, value, words) -> None:
     """Its last words are in the message without a stack trace, long before the wait is over."""
     embedded = Broker(tmp_path, overrides={key: value})
     with pytest.raises(FleetError) as caught:
         embedded.start(wait=60)
-    assert told in str(caught.value)
+    assert words in str(caught.value)
     assert "\tat " not in str(caught.value)
     assert not embedded.status().running
 

@@ -42,7 +42,7 @@ def test_a_path_is_read_as_it_was_written(home) -> None:
     node = replace(cluster(1)[0], home=Path(home))
     text = server_properties(node, [node])
     assert text.isascii()
-    said = dict(line.split("=", 1) for line in text.splitlines())["log.dirs"]
+    path = dict(line.split("=", 1) for line in text.splitlines())["log.dirs"]
     read = re.sub(
         r"\\\\|(?:\\u[0-9a-f]{4})+",
         lambda found: (
@@ -50,7 +50,7 @@ def test_a_path_is_read_as_it_was_written(home) -> None:
             if found[0] == "\\\\"
             else bytes.fromhex(found[0].replace("\\u", "")).decode("utf-16-be")
         ),
-        said,
+        path,
     )
     assert read == str(node.data)
 

@@ -58,8 +58,8 @@ def coordinates(connection: socket.socket, group: str) -> bool:
     """Whether the group's partition of `__consumer_offsets`, made by the first question, is up."""
     connection.sendall(request(FIND_COORDINATOR, 0, 0, text(group)) + beat(0, group))
     answered(connection)
-    _, told, _ = answered(connection)
-    return int.from_bytes(told[:2], "big") == UNKNOWN_MEMBER_ID
+    _, answer, _ = answered(connection)
+    return int.from_bytes(answer[:2], "big") == UNKNOWN_MEMBER_ID
 
 
 def both(one: socket.socket, other: socket.socket, group: str) -> tuple[int, float]:
@@ -72,10 +72,10 @@ def both(one: socket.socket, other: socket.socket, group: str) -> tuple[int, flo
     other.sendall(beat(3, group))
     number, _, when = answered(other)
     assert (number, when - began < DELAY) == (3, True)
-    first, told, joined = answered(one)
+    first, answer, joined = answered(one)
     second, _, _ = answered(one)
     assert (first, second) == (1, 2)
-    return int.from_bytes(told[4:6], "big"), joined - began
+    return int.from_bytes(answer[4:6], "big"), joined - began
 
 
 def test_a_parked_join_holds_up_what_comes_behind_it(broker: RunningBroker, unique: str) -> None:

@@ -33,18 +33,18 @@ def fake_java(folder: Path, version: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("variable", "version", "told"),
+    ("variable", "version", "words"),
     [
         pytest.param("PATH", None, "no java on PATH: install Java 17 or 21", id="none"),
         pytest.param("JAVA_HOME", None, "JAVA_HOME=.* has no working bin/java", id="wrong-home"),
         pytest.param("JAVA_HOME", "11.0.2", "is Java 11: install Java 17", id="too-old"),
     ],
 )
-def test_a_java_that_will_not_do_is_named(tmp_path, variable, version, told) -> None:
+def test_a_java_that_will_not_do_is_named(tmp_path, variable, version, words) -> None:
     """A wrong JAVA_HOME is not passed over in silence."""
     if version is not None:
         fake_java(tmp_path, version)
-    with pytest.raises(FleetError, match=told):
+    with pytest.raises(FleetError, match=words):
         jars.find_java({variable: str(tmp_path)})
 
 

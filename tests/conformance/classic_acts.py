@@ -99,8 +99,8 @@ class Story(NamedTuple):
             for name, value in self.config._asdict().items()
             if value != CoordinatorConfig._field_defaults[name]
         }
-        told = ", ".join(f"{name}={value}" for name, value in changed.items())
-        return f"Story({self.seed}, (\n{acts}), CoordinatorConfig({told}))"
+        fields = ", ".join(f"{name}={value}" for name, value in changed.items())
+        return f"Story({self.seed}, (\n{acts}), CoordinatorConfig({fields}))"
 
 
 @dataclass

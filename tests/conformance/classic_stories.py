@@ -132,7 +132,7 @@ class _Writer:
         return {"append": failure} if failure else {}
 
     def _next(self, member: Member) -> Act:
-        """Whoever is missing does what is missing."""
+        """The missing member does what is missing."""
         group = self.player.group
         assert group is not None
         if group.state is ClassicState.PREPARING_REBALANCE:

@@ -58,33 +58,33 @@ class ModelSide:
         self.steps: list[Step] = []
         self._pictures: dict[str, dict[str, Any]] = {}
 
-    def ask(self, told: Told) -> Answer | None:
+    def ask(self, event: Told) -> Answer | None:
         """Plays one event."""
         step = Step(0)
         before = len(self.model.log)
         try:
-            step.answer = self._do(told, step)
+            step.answer = self._do(event, step)
         except BrokenLog:
             step.broken = True
         step.at = self.model.now
         written = self.model.log[before:]
         step.records = tuple(GroupRecord(r.key_bytes(), r.value_bytes()) for r in written)
-        step.groups = self._groups({record.group for record in written}, told.op)
+        step.groups = self._groups({record.group for record in written}, event.op)
         step.timers = self.model.shard.timers.deadlines()
         self.steps.append(step)
         return step.answer
 
-    def _do(self, told: Told, step: Step) -> Answer | None:
+    def _do(self, event: Told, step: Step) -> Answer | None:
         model = self.model
-        if told.op == "ConsumerGroupHeartbeat":
-            return _beat(model.heartbeat(told.message, told.client or Client()))
-        if told.op == "LeaveGroup":
-            return _left(model.leave_group(told.message))
-        if told.op == "advance":
-            until = model.now + told.message
+        if event.op == "ConsumerGroupHeartbeat":
+            return _beat(model.heartbeat(event.message, event.client or Client()))
+        if event.op == "LeaveGroup":
+            return _left(model.leave_group(event.message))
+        if event.op == "advance":
+            until = model.now + event.message
             step.fired = tuple((key, model.now) for key in model.advance(until))
-        elif told.op == "topics":
-            model.set_topics(_facts(told.message))
+        elif event.op == "topics":
+            model.set_topics(_facts(event.message))
         else:
             model.fail_over()
         return None
@@ -111,8 +111,8 @@ def told_by_model(seed: int, length: int) -> tuple[Setting, list[Told], list[Ste
 def played(setting: Setting, events: Sequence[Told]) -> list[Step]:
     """What the model makes of events told before."""
     side = ModelSide(setting)
-    for told in events:
-        side.ask(told)
+    for event in events:
+        side.ask(event)
     return side.steps
 
 
@@ -120,7 +120,7 @@ def scenario(setting: Setting, events: Sequence[Told]) -> kafka.Scenario:
     """The same for Kafka's side."""
     return kafka.Scenario(
         seed=1,
-        events=tuple(_event(told) for told in events),
+        events=tuple(_event(event) for event in events),
         config=setting.config,
         topics=setting.topics,
         start=START_MS,
@@ -131,40 +131,40 @@ def difference(
     events: Sequence[Told], steps: Sequence[Step], theirs: Sequence[kafka.Played]
 ) -> str | None:
     """Where they differ first, and how; None where they do not."""
-    for number, (told, ours, other) in enumerate(zip(events, steps, theirs, strict=True)):
+    for number, (event, ours, other) in enumerate(zip(events, steps, theirs, strict=True)):
         if ours.broken and other.error is not None:
             return None  # both have a log that nobody can take up
         answer = other.answers.get(number)
         pairs: dict[str, tuple[Any, Any]] = {
-            "answer": (ours.answer, None if answer is None else _essence(told.op, answer.body)),
+            "answer": (ours.answer, None if answer is None else _essence(event.op, answer.body)),
             "error": (ours.broken, other.error is not None),
             "at": (ours.at, other.at),
             "fired": (ours.fired, other.fired),
-            "records": (_ordered(told, ours.records), _ordered(told, other.records)),
+            "records": (_ordered(event, ours.records), _ordered(event, other.records)),
             "groups": (ours.groups, other.groups),
             "timers": (list(ours.timers.items()), list(other.timers.items())),
         }
         for name, (mine, kafkas) in pairs.items():
             if mine != kafkas:
-                return f"event {number} {told}: {name}\n  model {mine}\n  kafka {kafkas}"
+                return f"event {number} {event}: {name}\n  model {mine}\n  kafka {kafkas}"
     return None
 
 
-def _ordered(told: Told, records: tuple[GroupRecord, ...]) -> Any:
+def _ordered(event: Told, records: tuple[GroupRecord, ...]) -> Any:
     """Where several leave by one request, Java's order differs from run to run."""
-    if told.op == "LeaveGroup":
+    if event.op == "LeaveGroup":
         return sorted(records, key=lambda each: (each.key, each.value or b""))
     return records
 
 
-def _event(told: Told) -> kafka.Event:
-    if told.op == "advance":
-        return kafka.advance(told.message)
-    if told.op == "topics":
-        return kafka.topics(told.message)
-    if told.op == "failover":
+def _event(event: Told) -> kafka.Event:
+    if event.op == "advance":
+        return kafka.advance(event.message)
+    if event.op == "topics":
+        return kafka.topics(event.message)
+    if event.op == "failover":
         return kafka.failover()
-    return kafka.request(told.message, client=told.client)
+    return kafka.request(event.message, client=event.client)
 
 
 def _essence(op: str, body: Mapping[str, Any]) -> Answer:

@@ -105,9 +105,9 @@ class Story:
 
     def ask(self, op: str, message: Any = None, client: Client | None = None) -> Answer | None:
         """Tells one event."""
-        told = Told(op, message, client)
-        self.events.append(told)
-        return self._ask(told)
+        event = Told(op, message, client)
+        self.events.append(event)
+        return self._ask(event)
 
     # Members.
 

@@ -28,22 +28,22 @@ _WHOLE = 50_000
 def _compare(seed: int, count: int) -> tuple[int, Counter[tuple[str, str]], str]:
     """(events, what was met, the first difference as a test, or nothing)."""
     events, met = 0, Counter[tuple[str, str]]()
-    told = deque[tuple[Story, Sequence[Turn]]]()
+    sent = deque[tuple[Story, Sequence[Turn]]]()
 
     def coming() -> Iterator[Scenario]:
         for each in stories(seed, count):
-            told.append(each)
+            sent.append(each)
             yield scenario(*each)
 
     with KafkaGroupManager() as kafka:
         for steps in kafka.play(coming()):
-            story, turns = told.popleft()
+            story, turns = sent.popleft()
             events += len(turns)
             met += coverage(turns)
             found = first_difference(turns, steps)
             if found is not None:
                 return events, met, _told(story, found.number)
-    assert not told
+    assert not sent
     return events, met, ""
 
 

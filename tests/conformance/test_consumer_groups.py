@@ -37,17 +37,17 @@ def kafka() -> Iterator[KafkaGroupManager]:
 
 def played_beside(kafka: KafkaGroupManager, seeds: Iterable[int]) -> tuple[Counter[str], str]:
     """(what was done to members in which state, the first difference or nothing)."""
-    told = {}
+    sent = {}
     reached: Counter[str] = Counter()
 
     def coming() -> Iterator[Scenario]:
         for seed in seeds:
-            told[seed] = told_by_model(seed, LENGTH)
-            yield scenario(*told[seed][:2])
+            sent[seed] = told_by_model(seed, LENGTH)
+            yield scenario(*sent[seed][:2])
 
     for theirs in kafka.play(coming()):
-        seed = next(iter(told))
-        setting, events, steps = told.pop(seed)
+        seed = next(iter(sent))
+        setting, events, steps = sent.pop(seed)
         for event, before in zip(events[1:], steps, strict=False):
             reached.update(
                 f"{member['state']} {event.op}"
@@ -58,7 +58,7 @@ def played_beside(kafka: KafkaGroupManager, seeds: Iterable[int]) -> tuple[Count
             fewest = shortest(events, partial(found_again, kafka, setting))
             found = found_again(kafka, setting, fewest)
             return reached, f"seed {seed}:\n{fewest}\n{found}"
-    assert not told
+    assert not sent
     return reached, ""
 
 

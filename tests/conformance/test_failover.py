@@ -31,7 +31,7 @@ STABLE = (
     *each("sync", *ALL),
 )
 REJOINED = (*STABLE, *each("join", *ALL), *each("join", *ALL))
-"""Whoever leads is among the first three: then all of them are in the next generation."""
+"""The leader is among the first three: then all of them are in the next generation."""
 AFTER = (
     *each("heartbeat", *ALL),
     *each("commit", *ALL),

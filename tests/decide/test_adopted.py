@@ -201,9 +201,9 @@ def owning(*instances: str | None, partitions: int = 12, **changes: str) -> Grou
 def expected_cost(seen: GroupSnapshot | None, pods: int, wanted: int) -> ExpectedCost:
     """Of the one step."""
     made: Plan = plan(seen, adopted(pods), wanted)
-    told = with_adopted_costs(made, seen, adopted(pods))
-    assert told.id == made.id
-    return told.steps[0].expected_cost
+    costed = with_adopted_costs(made, seen, adopted(pods))
+    assert costed.id == made.id
+    return costed.steps[0].expected_cost
 
 
 def test_it_lies_within_the_range() -> None:
@@ -212,12 +212,12 @@ def test_it_lies_within_the_range() -> None:
     for _ in range(40):
         pods, wanted = rng.randint(2, 6), rng.randint(1, 8)
         kind = rng.choice(["range", "roundrobin", "cooperative-sticky", "consumer"])
-        told = {"type": "consumer", "assignor": "uniform"} if kind == "consumer" else {}
+        kinds = {"type": "consumer", "assignor": "uniform"} if kind == "consumer" else {}
         static = rng.random() < 0.5
         names = [f"m-{n}" if static else None for n in range(pods)]
         if wanted == pods:
             continue
-        seen = owning(*names, **({"assignor": kind} | told))
+        seen = owning(*names, **({"assignor": kind} | kinds))
         expected = expected_cost(seen, pods, wanted)
         assert expected.rebalances_expected is not None, (kind, names, pods, wanted)
         promised = range(expected.rebalances_min, expected.rebalances_max + 1)

@@ -22,9 +22,9 @@ DYNAMIC = {"membership": "dynamic"}
 def ways(seen: StateSnapshot, wanted: int, *, roll: bool = False) -> dict[str, Alternative]:
     """By name."""
     plan = make_plan(seen, wanted=wanted, now=NOW, force_roll=roll)
-    told = with_alternatives(seen, with_expected_costs(seen, plan))
-    assert told.id == plan.id
-    return {each.way: each for each in told.alternatives}
+    plan_with_ways = with_alternatives(seen, with_expected_costs(seen, plan))
+    assert plan_with_ways.id == plan.id
+    return {each.way: each for each in plan_with_ways.alternatives}
 
 
 def marks(found: dict[str, Alternative]) -> dict[str, str]:
@@ -148,10 +148,10 @@ def told(seen: StateSnapshot, wanted: int = 4, **declared: Any) -> str:
 
 def test_what_is_read_sooner_without_it_is_refused_with_the_figures() -> None:
     """Two members need 0.7 s, and the rebalance alone takes 0.8 s."""
-    said = told(SMALL)
-    assert "2 more slots would not pay off: 2 slots read the 100 waiting records" in said
-    assert "Of that, 0.8 s are for 2 rebalances with 6 partitions moved" in said
-    assert "`fleet scale orders 4`" in said
+    sentence = told(SMALL)
+    assert "2 more slots would not pay off: 2 slots read the 100 waiting records" in sentence
+    assert "Of that, 0.8 s are for 2 rebalances with 6 partitions moved" in sentence
+    assert "`fleet scale orders 4`" in sentence
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_what_is_expected_lies_within_the_promise() -> None:
 
 
 def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
-    """Where brokers assign an empty group to whoever joins first, and without their 3 s."""
+    """Where brokers assign an empty group to the first member, and without their 3 s."""
     seen = replace(state_snapshot(spec(worker=RANGE)), initial_delay=0.0)
     first, others = planned(seen, 3).steps
     assert (first.expected_cost.rebalances_expected, others.expected_cost.rebalances_expected) == (
@@ -131,17 +131,17 @@ def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
     slow = replace(report(100, 5.0, 20), joined_at=NOW - 18.0)  # 0.25 s, and 0.6 s of rest
     idle = replace(slow, joined_at=NOW - 86_400.0)
     worlds = (usual, cooldown, behind, rests, *(replace(usual, reports=(r,)) for r in (slow, idle)))
-    told = [planned(each, 4).steps[0].expected_cost for each in worlds]
-    pauses = [expected_cost.downtime_p95_s for expected_cost in told]
+    costs = [planned(each, 4).steps[0].expected_cost for each in worlds]
+    pauses = [expected_cost.downtime_p95_s for expected_cost in costs]
     assert pauses[0] == pauses[1]
-    assert pauses[3] == told[3].downtime_s == 0.0
+    assert pauses[3] == costs[3].downtime_s == 0.0
     assert (_rest(worlds[4], 0.2), _rest(worlds[5], 0.2)) == (pytest.approx(0.6), 0.65)
     assert pauses[4] is not None
     assert pauses[4] <= pauses[1]
     assert pauses[1] is not None
     assert pauses[2] is not None
     assert 0.05 <= pauses[2] - pauses[1] <= 0.2
-    assert len({expected_cost.settled_s for expected_cost in told}) == 1
+    assert len({expected_cost.settled_s for expected_cost in costs}) == 1
 
 
 def test_a_cooperative_targets_has_one_more_batch() -> None:
@@ -281,11 +281,11 @@ def test_each_step_begins_with_what_the_one_before_left() -> None:
 
 
 def test_a_batch_in_hand_is_the_group_s_own() -> None:
-    """Whoever hears of a rebalance ends its batch first, however long this group's take."""
+    """A member that hears of a rebalance ends its batch first, however long this group's take."""
     slow = replace(state_snapshot(spec(worker=RANGE), held=4), reports=(report(100, 60.0, 20),))
     usual = state_snapshot(spec(worker=RANGE), held=4)
-    told = [planned(each, 6).steps[0].expected_cost.settled_s or 0 for each in (usual, slow)]
-    assert told[1] > told[0] + 1
+    settled = [planned(each, 6).steps[0].expected_cost.settled_s or 0 for each in (usual, slow)]
+    assert settled[1] > settled[0] + 1
 
 
 def test_a_large_group_is_played_by_a_smaller_one() -> None:

@@ -196,9 +196,9 @@ def test_grace_follows_the_rhythm_within_bounds(gap, grace):
 def test_a_position_beyond_the_end_is_named():
     """Both offsets: what waits is no figure there."""
     found = judged([progress(**BEYOND)], EMPTY)
-    said = "committed 1,000, which is beyond the log end 1,000, and no commit for 300 s"
+    sentence = "committed 1,000, which is beyond the log end 1,000, and no commit for 300 s"
     assert found.sentence == (
-        f"1 of 1 partitions, the worst orders-0: {said} and the group has no members"
+        f"1 of 1 partitions, the worst orders-0: {sentence} and the group has no members"
     )
 
 
@@ -232,14 +232,14 @@ def test_a_group_without_commits_is_unscored():
 
 
 @pytest.mark.parametrize(
-    ("state", "lag", "said"),
+    ("state", "lag", "sentence"),
     [
         (EMPTY, 500, "no members: 1,000 records wait"),
         (EMPTY, 0, "keeps up"),
         (STABLE, 500, "keeps up"),
     ],
 )
-def test_nobody_is_said_to_keep_up_where_nobody_is(state, lag: int, said: str):
+def test_nobody_is_said_to_keep_up_where_nobody_is(state, lag: int, sentence: str):
     """Before anything has waited for long enough to complain."""
     found = judged([progress(0, lag=lag), progress(1, lag=lag)], state)
-    assert (found.status, found.sentence) == (LagStatus.OK, said)
+    assert (found.status, found.sentence) == (LagStatus.OK, sentence)

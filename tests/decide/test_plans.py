@@ -71,7 +71,7 @@ ALONE = "one slot opens before the others"
 def test_where_brokers_wait_for_nobody_the_first_is_alone(
     delay: float, worker: dict, held: int, steps: list[str], expected_cost: list[str]
 ) -> None:
-    """They assign an empty group to whoever joins first, so that comes before the others."""
+    """They assign an empty group to the first member, so that comes before the others."""
     seen = replace(state_snapshot(spec(worker=worker), held=held), initial_delay=delay)
     plan = make_plan(seen, wanted=3, now=NOW)
     assert (kinds(plan), expected_costs(plan)) == (steps, expected_cost)
@@ -79,7 +79,7 @@ def test_where_brokers_wait_for_nobody_the_first_is_alone(
 
 
 def test_a_group_that_is_stopped_begins_with_one_alone() -> None:
-    """What the first is given moves to the others, by whoever owned it before."""
+    """What the first is given moves to the others, by its owner before."""
     seen = state_snapshot(spec(worker=RANGE), held=3, runs=(spec(), "code"))
     plan = make_plan(replace(seen, initial_delay=0.0), wanted=3, now=NOW)
     assert kinds(plan) == ["stop all 0,1,2", "open 0", "open 1,2"]

@@ -16,8 +16,8 @@ from tests.support.plans import change_of
 
 
 def _change(state: ChangeState, seen: StateSnapshot, sentence: str = "") -> Change:
-    told = {"actor": "ann@laptop", "started_at": NOW - 30, "sentence": sentence}
-    return change_of(make_plan(seen, wanted=5, now=NOW), state, **told)
+    fields = {"actor": "ann@laptop", "started_at": NOW - 30, "sentence": sentence}
+    return change_of(make_plan(seen, wanted=5, now=NOW), state, **fields)
 
 
 def _unsettled(state: GroupState) -> StateSnapshot:
@@ -65,7 +65,7 @@ JOINS = {StepKind.OPEN}
 
 
 @pytest.mark.parametrize(
-    ("seen", "said", "holds"),
+    ("seen", "words", "holds"),
     [
         pytest.param(
             _paused(GROUP), "paused by ann (audit); run `fleet resume orders`", ALL, id="own"
@@ -152,7 +152,7 @@ JOINS = {StepKind.OPEN}
     ],
 )
 def test_a_reason_holds_what_it_concerns(
-    seen: StateSnapshot, said: str, holds: set[StepKind]
+    seen: StateSnapshot, words: str, holds: set[StepKind]
 ) -> None:
     """What concerns joining does not hold a roll; nothing but a person holds standbys."""
     steps = {
@@ -166,11 +166,11 @@ def test_a_reason_holds_what_it_concerns(
     }
     for kind, these in steps.items():
         reasons = refusals(seen, NOW, steps=these)
-        assert [said in reason for reason in reasons] == ([True] if kind in holds else []), kind
+        assert [words in reason for reason in reasons] == ([True] if kind in holds else []), kind
 
 
 @pytest.mark.parametrize(
-    ("seen", "said"),
+    ("seen", "words"),
     [
         pytest.param(_alone("consumer", None), "1 members of the consumer protocol", id="848"),
         pytest.param(_alone("share", None), "is a share group", id="share"),
@@ -179,10 +179,10 @@ def test_a_reason_holds_what_it_concerns(
         pytest.param(_alone("classic", "range"), "(error 23)", id="other-assignor"),
     ],
 )
-def test_groups_that_are_not_ours_to_join(seen: StateSnapshot, said: str) -> None:
+def test_groups_that_are_not_ours_to_join(seen: StateSnapshot, words: str) -> None:
     """Another protocol or assignor in the group would refuse every worker."""
     plan = make_plan(seen, wanted=2, now=NOW)
-    assert any(said in reason for reason in plan.refusals)
+    assert any(words in reason for reason in plan.refusals)
 
 
 def _storm(member: str | None = None) -> Storm:
@@ -360,12 +360,12 @@ def test_nothing_to_do_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said"), [("observe", "in mode observe"), ("plan", "in mode plan"), ("act", None)]
+    ("mode", "words"), [("observe", "in mode observe"), ("plan", "in mode plan"), ("act", None)]
 )
-def test_modes(mode: str, said: str | None) -> None:
+def test_modes(mode: str, words: str | None) -> None:
     """Only mode act acts, and only where a worker is declared."""
     why = mode_refusal(spec(), mode)
-    assert (why is None) if said is None else (why is not None and said in why)
+    assert (why is None) if words is None else (why is not None and words in why)
     assert mode_refusal(spec().model_copy(update={"worker": None}), "act") is not None
 
 

@@ -108,12 +108,12 @@ def test_it_does_not_matter_how_often_one_looks() -> None:
         now = 0.0
         while now < at + 1500:
             now += 15.0
-            told = [r for r in seen if r.ended_at <= now]
-            recent = [r for r in told if r.ended_at > now - reach(BUDGET)]
+            known = [r for r in seen if r.ended_at <= now]
+            recent = [r for r in known if r.ended_at > now - reach(BUDGET)]
             if before is not None:
                 before = from_json(Storm, json.loads(json.dumps(as_json(before))))
             before = look(recent, now, before=before)
-            whole = look(told, now)
+            whole = look(known, now)
             assert (before is None) == (whole is None), f"seed {seed} at {now}"
             if before is not None and whole is not None:
                 assert before.since == whole.since, f"seed {seed} at {now}"
@@ -338,9 +338,9 @@ def test_a_move_of_coordinators_is_one_storm() -> None:
     assert second.since == 1000.0
     assert together([], 1800, before=second) is not None
     rest = replace(move, at=1003.0, partitions=3, gained=(0,))
-    told = together([], 1004, before=kept, moves=[rest])
-    assert told is not None
-    assert "20 of 50 coordinators moved from broker 2 to brokers 0, 1" in told.summary
+    third = together([], 1004, before=kept, moves=[rest])
+    assert third is not None
+    assert "20 of 50 coordinators moved from broker 2 to brokers 0, 1" in third.summary
     both = together(_storms(12), 1010, before=kept)
     assert both is not None
     assert both.cause == "coordinator move"

@@ -26,7 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique, config, tmp_path):
     """A broker that hangs: looks fail in time, figures stay, the age grows, and it mends."""
-    group, said = f"seen-{unique}", []
+    group, lines = f"seen-{unique}", []
     commit(broker.bootstrap_servers, group, topic, 2)
 
     def looks() -> float:
@@ -40,7 +40,7 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
         )
         stop = threading.Event()
         with Exporter(
-            opened, listen="127.0.0.1:0", tail=tail, watcher=looking, say=said.append
+            opened, listen="127.0.0.1:0", tail=tail, watcher=looking, say=lines.append
         ) as exporter:
             thread = threading.Thread(target=exporter.run, args=(stop,))
             thread.start()
@@ -59,9 +59,9 @@ def test_a_cluster_that_is_away_makes_figures_old_not_zero(broker, topic, unique
                     os.kill(node.pid, signal.SIGCONT)
                 assert away["fleet_group_lag_records"] == 6
                 assert away["fleet_exporter_refreshes_total"] >= 2
-                assert any("did not answer within" in sentence for sentence in said), said
+                assert any("did not answer within" in sentence for sentence in lines), lines
                 until(lambda: exporter.age() < 1, "a look after it")
-                until(lambda: any("resolved" in s for s in said), "good news")
+                until(lambda: any("resolved" in s for s in lines), "good news")
             finally:
                 stop.set()
                 thread.join()

@@ -155,10 +155,10 @@ def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, con
     ]
     config.write_text(yaml.safe_dump(spec))
     commit(bootstrap, f"seen-{unique}", topic, 2)
-    said: list[str] = []
+    lines: list[str] = []
     with Fleet.open(config, home=config.parent / "home", clock=SystemClock()) as opened:
         opened.store.write_targets(SlotTargets(group=f"seen-{unique}", open=frozenset({0})))
-        with Exporter.of(opened, listen="127.0.0.1:0", say=said.append) as exporter:
+        with Exporter.of(opened, listen="127.0.0.1:0", say=lines.append) as exporter:
             exporter.wait_for_log()
 
             def told() -> Scraped:
@@ -178,11 +178,11 @@ def test_a_place_of_slots_that_is_away_hides_nothing_else(bootstrap, unique, con
                 assert found["fleet_group_storm"] == 0
                 assert "fleet_slot_state" not in found
                 assert found["fleet_exporter_problems"] == 1
-                untold = [each for each in said if each.endswith("API server does not answer")]
+                untold = [each for each in lines if each.endswith("API server does not answer")]
                 assert " cannot be read: " in untold[-1]
             found = told()
             assert (found["fleet_slot_state"], found["fleet_exporter_problems"]) == (1, 0)
-            assert f"resolved: {untold[-1]}" in said
+            assert f"resolved: {untold[-1]}" in lines
 
 
 class OneSilent(GroupWatcher):
@@ -253,9 +253,9 @@ def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique
             )
             looking.close()
         assert found[0] == found[1]
-        told = Observer(cluster="t", config=config, clock=clock).snapshot([group]).groups[group]
-        lags = sorted(p.lag for p in told.partitions if p.lag is not None)
-        assert found[0] == (told.state, told.type, len(told.members), lags)
+        answer = Observer(cluster="t", config=config, clock=clock).snapshot([group]).groups[group]
+        lags = sorted(p.lag for p in answer.partitions if p.lag is not None)
+        assert found[0] == (answer.state, answer.type, len(answer.members), lags)
 
 
 def test_json_of_a_verdict_is_json(bootstrap, topic, unique):

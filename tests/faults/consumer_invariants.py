@@ -56,8 +56,8 @@ class Owners:
 
 def _partitions(record: Record, name: str) -> set[tuple[str, int]]:
     assert record.value is not None
-    told = record.value[name] or ()
-    return {(str(each["topicId"]), int(p)) for each in told for p in each["partitions"]}
+    parts = record.value[name] or ()
+    return {(str(each["topicId"]), int(p)) for each in parts for p in each["partitions"]}
 
 
 def replay(records: Sequence[Record]) -> Iterator[tuple[Record, Owners]]:
@@ -118,10 +118,10 @@ def strange_commits(records: Sequence[Record], events: Sequence[dict[str, Any]])
         latest[partition] = offset
         if not ahead:
             continue
-        told, had = tellers[partition, offset], owners.owners(partition)
-        if told and not told & had:
+        writers, had = tellers[partition, offset], owners.owners(partition)
+        if writers and not writers & had:
             found.append(
-                f"I4: {sorted(told)} committed partition {partition} at {offset}, "
+                f"I4: {sorted(writers)} committed partition {partition} at {offset}, "
                 f"which {sorted(had)} had"
             )
     return found

@@ -70,10 +70,10 @@ def _move(pid: int, group: Path) -> None:
 def _children(pid: int) -> list[int]:
     """All below it."""
     try:
-        told = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     except FileNotFoundError:
         return []
-    return [each for child in map(int, told.split()) for each in (child, *_children(child))]
+    return [each for child in map(int, children.split()) for each in (child, *_children(child))]
 
 
 def _local_ports(pid: int, remote: Collection[int]) -> set[int]:

@@ -245,12 +245,14 @@ def none_skipped(seen: Evidence) -> list[str]:
     next_of: dict[tuple[str, str], int] = {}
     story = [(e["at"], 0, e) for e in seen.events if e["event"] == "assigned"]
     story += [(line["at"], 1, line) for line in seen.journal]
-    for _, _, told in sorted(story, key=lambda each: each[:2]):
-        if "partitions" in told:
-            next_of.update({(told["worker"], tp): at for tp, at in told["partitions"].items()})
+    for _, _, committed in sorted(story, key=lambda each: each[:2]):
+        if "partitions" in committed:
+            next_of.update(
+                {(committed["worker"], tp): at for tp, at in committed["partitions"].items()}
+            )
             continue
-        for topic, partition, start, end, _ in told["ranges"]:
-            key = (told["worker"], f"{topic}-{partition}")
+        for topic, partition, start, end, _ in committed["ranges"]:
+            key = (committed["worker"], f"{topic}-{partition}")
             if start > next_of.get(key, 0):
                 found.append(f"I7: {key[0]} jumped from {next_of.get(key)} to {start} in {key[1]}")
             next_of[key] = end

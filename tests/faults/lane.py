@@ -340,20 +340,20 @@ class Lane:
         found = []
         for name, process in self.group.processes.items():
             code = process.poll()
-            said = (self.group.folder / f"{name}.log").read_text().splitlines()[-1:]
+            last_lines = (self.group.folder / f"{name}.log").read_text().splitlines()[-1:]
             if code is None or code == -signal.SIGKILL:
                 continue
-            if code != 0 and not (said and "ended: " in said[0]):
-                found.append(f"I11: {name} ended with {code} and no sentence: {said}")
+            if code != 0 and not (last_lines and "ended: " in last_lines[0]):
+                found.append(f"I11: {name} ended with {code} and no sentence: {last_lines}")
             if code == 0 and name not in self._terminated:
-                found.append(f"I11: {name} ended with 0, and nobody had asked: {said}")
+                found.append(f"I11: {name} ended with 0, and nobody had asked: {last_lines}")
         return found
 
     def _picture(self) -> str:
         store, name = self.group.store, self.group.name
-        told = [str(store.targets(name)), *map(str, store.slots(name)), f"living {self.living()}"]
-        told.append(f"last look: {self._collector.found}")
-        return "\n".join([*told, self.group.logs()])
+        facts = [str(store.targets(name)), *map(str, store.slots(name)), f"living {self.living()}"]
+        facts.append(f"last look: {self._collector.found}")
+        return "\n".join([*facts, self.group.logs()])
 
 
 def _repeated(journal: list[dict], before: int) -> int:

@@ -277,8 +277,8 @@ class Ground:
             was = replace(was, lost=0, twice=0, entries=0)
         target, most = self.targets[way], fault.most(way)
         assert most is not None
-        told = target.events()[was.events :]
-        unclean = fault.killed + sum(map(is_unclean, told))
+        events = target.events()[was.events :]
+        unclean = fault.killed + sum(map(is_unclean, events))
         cell = Cell(
             fault=fault.name,
             way=way,
@@ -293,7 +293,7 @@ class Ground:
         hand = biggest(target.entries()[was.entries :])
         found = judged(cell, hand=hand, clean=fault.clean)
         if fault.clean and unclean:
-            target.say(f"unclean: {[e for e in told if is_unclean(e)]}")
+            target.say(f"unclean: {[e for e in events if is_unclean(e)]}")
         return replace(cell, broken=(*cell.broken, *found))
 
     def _broken(self, target: Target, records: Sequence[Record]) -> Iterator[str]:

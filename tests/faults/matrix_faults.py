@@ -82,7 +82,7 @@ def _waits(target: Target, worker: str) -> bool:
 
 
 def ended_while_it_joins(target: Target) -> None:
-    """SIGTERM to whoever takes a third slot, before its slot is active."""
+    """SIGTERM to the worker that takes a third slot, before its slot is active."""
     with _attempted(target, SLOTS + 1):
         worker = target.until(lambda: _joining(target), "somebody to join")
         with target.fleet() as fleet:
@@ -259,7 +259,7 @@ def partitions_added(target: Target) -> None:
     target.new_code()
     manager = spawn_manager(target, SLOTS)
     try:
-        await_said(target, lambda said: "canary" in said, "the roll to begin")
+        await_said(target, lambda output: "canary" in output, "the roll to begin")
         admin = AdminClient(target.client())
         wanted = target.partitions + 2
         admin.create_partitions([NewPartitions(target.topic, wanted)])[target.topic].result(120)
@@ -273,7 +273,7 @@ def partitions_added(target: Target) -> None:
 def manager_killed(target: Target) -> None:
     """The manager of a roll dies by kill -9; the next one goes on."""
     target.new_code()
-    watch_and_kill(target, spawn_manager(target, SLOTS), lambda said: "canary" in said)
+    watch_and_kill(target, spawn_manager(target, SLOTS), lambda output: "canary" in output)
     target.apply(SLOTS)
 
 

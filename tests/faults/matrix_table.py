@@ -50,8 +50,8 @@ def markdown(cells: Sequence[Cell]) -> str:
     names = [title(way) for way in WAYS]
     lines = [f"| Fault | {' | '.join(names)} |", f"|---{'|---' * len(names)}|"]
     for fault in dict.fromkeys(cell.fault for cell in cells):
-        told = [said(by.get((fault, way))) for way in WAYS]
-        lines.append(f"| {fault} | {' | '.join(told)} |")
+        outcomes = [said(by.get((fault, way))) for way in WAYS]
+        lines.append(f"| {fault} | {' | '.join(outcomes)} |")
     return "\n" + "\n".join(lines) + "\n"
 
 

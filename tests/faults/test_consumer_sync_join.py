@@ -27,7 +27,7 @@ def killed_in_the_gate(broker, unique, tmp_path) -> Iterator[tuple[Workshop, Gro
         admin.set_group_setting(shop.group, SETTING, THEIRS)
         shop.until(lambda: is_theirs(admin, shop), "the setting to be read")
         manager = spawn_manager(shop, 2)
-        watch_and_kill(shop, manager, lambda said: "opened slot" in said)
+        watch_and_kill(shop, manager, lambda output: "opened slot" in output)
         assert admin.group_setting(shop.group, SETTING) == "5000", "killed too late"
         yield shop, admin
 
@@ -64,4 +64,4 @@ def test_its_fleet_is_taken_down(broker, unique, tmp_path):
         with shop.fleet() as fleet:
             fleet.down(progress=shop.say)
         assert is_theirs(admin, shop)
-        assert any("is 900 again" in said for said in shop.said)
+        assert any("is 900 again" in line for line in shop.said)

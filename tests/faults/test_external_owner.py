@@ -88,9 +88,9 @@ def test_once_is_cured_and_twice_shuts_the_slot(group: Group, broker: RunningBro
     group.drained()
     before = max(generations(broker.broker, group.name))
     with foreigner(broker, group, times=1) as other:
-        said = group.folder / "w1.log"
+        log = group.folder / "w1.log"
         cure = "fenced (82) while this worker owns slot 0"
-        group.until(lambda: cure in said.read_text(), "the cure")
+        group.until(lambda: cure in log.read_text(), "the cure")
         group.until(lambda: group.slot(0).phase is Phase.ACTIVE, "to be a member again")
         group.produce(40)
         group.drained()

@@ -79,7 +79,7 @@ def test_a_sound_life():
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "words"),
     [
         pytest.param(
             {"records": [*SOUND.records, generation(5, 3, a=[0, 1], b=[1])]}, "I1", id="two owners"
@@ -107,9 +107,9 @@ def test_a_sound_life():
         pytest.param({"records": [*SOUND.records, generation(5, 1, a=[0, 1])]}, "I9", id="shrinks"),
     ],
 )
-def test_a_broken_one_is_named(change: dict[str, Any], told: str):
+def test_a_broken_one_is_named(change: dict[str, Any], words: str):
     """By its number."""
-    assert told in {sentence.partition(":")[0] for sentence in broken(replace(SOUND, **change))}
+    assert words in {sentence.partition(":")[0] for sentence in broken(replace(SOUND, **change))}
 
 
 def member(offset: int, name: str) -> Record:
@@ -158,7 +158,7 @@ def test_a_sound_life_under_the_consumer_protocol():
 
 
 @pytest.mark.parametrize(
-    ("records", "told"),
+    ("records", "words"),
     [
         pytest.param([has(11, "b", [0, 1])], "I1", id="two owners"),
         pytest.param([has(11, "a", [])], "I2", id="nobody's"),
@@ -167,25 +167,25 @@ def test_a_sound_life_under_the_consumer_protocol():
         pytest.param([epoch(11, 1)], "I9", id="shrinks"),
     ],
 )
-def test_broken_under_the_consumer_protocol(records: list[Record], told: str):
+def test_broken_under_the_consumer_protocol(records: list[Record], words: str):
     """By its number, from the coordinator's own records of who has what."""
     seen = replace(CONSUMER, records=[*CONSUMER.records, *records])
-    assert told in {sentence.partition(":")[0] for sentence in broken(seen)}
+    assert words in {sentence.partition(":")[0] for sentence in broken(seen)}
 
 
 @pytest.mark.parametrize(
-    ("records", "told"),
+    ("records", "sentences"),
     [
         pytest.param([has(12, "a", [0], topic_id="y")], set(), id="each to one"),
         pytest.param([has(12, "a", [0, 1], topic_id="y")], {"I1"}, id="one to two"),
         pytest.param([], {"I2"}, id="the old one's owner does not count"),
     ],
 )
-def test_a_topic_made_again_under_the_consumer_protocol(records: list[Record], told: set[str]):
+def test_a_topic_made_again_under_the_consumer_protocol(records: list[Record], sentences: set[str]):
     """Another's partition of that number in the deleted topic is another partition."""
     again = [has(11, "b", [1], topic_id="y"), *records]
     seen = replace(CONSUMER, records=[*CONSUMER.records, *again])
-    assert {sentence.partition(":")[0] for sentence in broken(seen)} == told
+    assert {sentence.partition(":")[0] for sentence in broken(seen)} == sentences
 
 
 def test_a_strangers_commit_under_the_consumer_protocol():

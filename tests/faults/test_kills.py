@@ -140,14 +140,14 @@ def test_broker(two, own_broker):
 def test_a_full_disk(two, own_broker):
     """The fleet's own, for three leases: nobody ends, and no slot changes hands."""
     shop = two
-    before, told, held = rebalances(own_broker, shop.group), len(shop.events()), tokens(shop)
+    before, events, held = rebalances(own_broker, shop.group), len(shop.events()), tokens(shop)
     fill_disk(shop.home, 3 * LEASE)
     shop.until(
         lambda: shop.all_active(2) and shop.has_standby(), "the fleet after its disk was full"
     )
     done = len(shop.entries())
     shop.until(lambda: len(shop.entries()) > done + 5, "batches after the disk was full")
-    assert [e for e in shop.events()[told:] if is_unclean(e)] == []
+    assert [e for e in shop.events()[events:] if is_unclean(e)] == []
     assert tokens(shop) == held, "slots were taken from the living"
     assert rebalances(own_broker, shop.group) == before
 
@@ -173,10 +173,10 @@ def tokens(shop: Workshop) -> dict[int, int]:
 
 
 STEPS = {
-    "open": (2, 4, lambda said: "opened slot" in said),
-    "leave": (4, 2, lambda said: "draining slot" in said),
-    "roll": (2, None, lambda said: "canary" in said),
-    "open, while warming": (2, 3, lambda said: "warming" in said),
+    "open": (2, 4, lambda output: "opened slot" in output),
+    "leave": (4, 2, lambda output: "draining slot" in output),
+    "roll": (2, None, lambda output: "canary" in output),
+    "open, while warming": (2, 3, lambda output: "warming" in output),
 }
 """Name → (slots before, slots wanted or None for new code, the moment in the manager's log)."""
 SHORT = ("roll",)

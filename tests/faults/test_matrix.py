@@ -69,7 +69,7 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
 
 
 def compiled(folder: Path) -> Path:
-    """The library that adds to the time of day of whoever is started with it."""
+    """The library that adds to the time of day of a process that starts with it."""
     source, made = Path(__file__).with_name("shifted_clock.c"), folder / "shifted_clock.so"
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(made), str(source), "-ldl"]
     subprocess.run(command, check=True)

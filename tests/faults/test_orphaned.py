@@ -59,7 +59,7 @@ def test_a_death_between_the_two_rounds(group: Group, broker: RunningBroker):
 def owned(group: Group) -> list[int]:
     """How many partitions each member of the Stable group has; [] where it is not Stable."""
     (answer,) = group.admin.describe_consumer_groups([group.name]).values()
-    told = answer.result(120)
-    if told.state is not ConsumerGroupState.STABLE:
+    found = answer.result(120)
+    if found.state is not ConsumerGroupState.STABLE:
         return []
-    return sorted(len(m.assignment.topic_partitions) if m.assignment else 0 for m in told.members)
+    return sorted(len(m.assignment.topic_partitions) if m.assignment else 0 for m in found.members)

@@ -87,13 +87,13 @@ def play_on(broker: Broker, seeds, assignor: str, home: Path, folder: Path) -> l
                 found = lane.play(acts)
             except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - told below
                 found = [f"{type(error).__name__}: {error}"]
-            told = ", ".join(map(str, acts))
+            acts_text = ", ".join(map(str, acts))
             took = ", ".join(f"{what} {seconds:.1f}" for what, seconds in lane.took.items())
             verdict = "FAILED" if found else "ok"
-            print(f"seed {seed} {assignor}: {verdict} ({took} s) [{told}]", flush=True)
+            print(f"seed {seed} {assignor}: {verdict} ({took} s) [{acts_text}]", flush=True)
             if found:
                 what = "\n  ".join(found)
-                failures.append(f"FLEET_SEED={seed} ({assignor}) [{told}]:\n  {what}")
+                failures.append(f"FLEET_SEED={seed} ({assignor}) [{acts_text}]:\n  {what}")
                 print(failures[-1], *logged(broker), sep="\n", flush=True)
                 lane.group.end()
                 lane = None
@@ -108,8 +108,8 @@ def logged(broker: Broker) -> list[str]:
     lines = []
     for node in broker.status().nodes:
         for file in (node.server_log, node.coordinator_log):
-            told = file.read_text(errors="replace").splitlines() if file.exists() else []
-            wanted = [line for line in told if TROUBLE.search(line)]
+            text = file.read_text(errors="replace").splitlines() if file.exists() else []
+            wanted = [line for line in text if TROUBLE.search(line)]
             lines += [f"--- {file.name} of node {node.id}", *wanted[-60:]]
     return lines
 

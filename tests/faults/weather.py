@@ -65,8 +65,8 @@ def members(records: Sequence[Record]) -> frozenset[str]:
     found: set[str] = set()
     for record in records:
         if record.type == 2:
-            told = (record.value or {}).get("members") or ()
-            found = {str(member["memberId"]) for member in told}
+            listed = (record.value or {}).get("members") or ()
+            found = {str(member["memberId"]) for member in listed}
         elif record.type == 5:
             member = str(record.key["memberId"])
             (found.discard if record.value is None else found.add)(member)

@@ -117,10 +117,10 @@ def test_values_that_cannot_be_read(server: RegistryServer, spark: Any):
     registry = SchemaRegistry(url=server.url)
     batch = frame(spark, good, b"plain", unknown)
     rows = decoded(batch, registry, schema=OLD, on_error="null").select("decoded.n", "error")
-    told = [tuple(row) for row in rows.collect()]
-    assert told[0] == (1, None)
-    assert told[1][1].startswith("value of 5 bytes does not begin with a zero and a schema id")
-    assert told[2] == (None, f"the schema registry at {server.url} has no schema of id 99")
+    values = [tuple(row) for row in rows.collect()]
+    assert values[0] == (1, None)
+    assert values[1][1].startswith("value of 5 bytes does not begin with a zero and a schema id")
+    assert values[2] == (None, f"the schema registry at {server.url} has no schema of id 99")
     with pytest.raises(Exception, match="orders-0, offset 1: value of 5 bytes does not begin"):
         decoded(batch, registry, schema=OLD).collect()
 
@@ -227,8 +227,8 @@ def test_one_schema_that_is_none_is_its_values_matter(server: RegistryServer, ki
     server.register("bad", {"schema": text, "schemaType": kind})
     writers, unread = _writers(SchemaRegistry(url=server.url), [1, 2, 3], "AVRO")
     assert list(writers) == [1]
-    said = f"the schema registry at {server.url} gives for id 2 no "
-    assert unread[2].startswith(said if kind == "AVRO" or text == "{" else "schema 2 is JSON")
+    sentence = f"the schema registry at {server.url} gives for id 2 no "
+    assert unread[2].startswith(sentence if kind == "AVRO" or text == "{" else "schema 2 is JSON")
     assert unread[3].endswith("has no schema of id 3")
 
 

@@ -154,7 +154,7 @@ def test_json_that_is_no_column(schema: Any, sentence: str):
 
 
 def test_types_that_json_has_not():
-    """A date is text in JSON: whoever wants one converts it."""
+    """A date is text in JSON: a job that wants one converts it."""
     inner = t.StructType([t.StructField("d", t.DateType())])
     with pytest.raises(FleetError, match=r"value\.a\[\]\.d: JSON has no date"):
         from_json(t.StructType([t.StructField("a", t.ArrayType(inner))]))

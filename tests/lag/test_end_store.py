@@ -88,19 +88,19 @@ def test_thinning_looks_at_what_grew_old_since_the_last_time():
 
 def test_no_process_thins_what_another_thinned_within_the_minute(tmp_path):
     """A command lives for one look: it goes by what the file says, as the next one does."""
-    one, two, said = EndStore(tmp_path / "s.db"), EndStore(tmp_path / "s.db"), []
+    one, two, lines = EndStore(tmp_path / "s.db"), EndStore(tmp_path / "s.db"), []
     for step in range(200):
         one.record("c", 1e6 + 5.0 * step, {TP: step})
-    two._db.set_trace_callback(said.append)
+    two._db.set_trace_callback(lines.append)
     assert two.record("c", 1e6 + 1000.0, {TP: 1000})
-    assert not [each for each in said if each.startswith("DELETE")]
+    assert not [each for each in lines if each.startswith("DELETE")]
     assert two.record("c", 1e6 + 1021.0, {TP: 1001})
-    assert [each for each in said if each.startswith("DELETE")]
+    assert [each for each in lines if each.startswith("DELETE")]
     assert len(rows(two)) < 200
 
 
 def test_one_look_thins_a_few_portions_and_the_next_goes_on():
-    """Whoever looks at the same time does not wait until all partitions are done."""
+    """Another process does not wait until all partitions are done."""
     samples = EndStore(None)
     many = [TopicPartition("t", number) for number in range(5 * PORTION - 1)]
     of_portion = "SELECT partition / ? AS p, COUNT(*) / COUNT(DISTINCT partition) FROM sample"
@@ -135,7 +135,7 @@ def test_a_look_waits_for_nobody_in_order_to_thin(tmp_path):
 
 
 def test_a_partition_that_no_look_sees_any_more_is_forgotten(tmp_path):
-    """By whoever comes by; one who remembers its number writes to no other partition."""
+    """By any process; one that remembers its number writes to no other partition."""
     path, gone, new = tmp_path / "s.db", TopicPartition("gone", 0), TopicPartition("new", 0)
     one, two, later = EndStore(path), EndStore(path), 100.0 + KEEP + 1.0
     assert one.record("c", 100.0, {gone: 5, TP: 7})
@@ -144,8 +144,8 @@ def test_a_partition_that_no_look_sees_any_more_is_forgotten(tmp_path):
     assert one.around("c", [(gone, 5)]) == {}
     assert two.record("c", later + 10.0, {new: 3})
     assert one.record("c", later + 20.0, {gone: 6})
-    told = {TP: ((later, 8),), new: ((later + 10.0, 3),), gone: ((later + 20.0, 6),)}
-    assert dict(EndStore(path).stored("c")) == told
+    ends = {TP: ((later, 8),), new: ((later + 10.0, 3),), gone: ((later + 20.0, 6),)}
+    assert dict(EndStore(path).stored("c")) == ends
 
 
 def test_a_newer_releases_file_is_left_as_it_is(tmp_path):
@@ -198,8 +198,8 @@ def test_a_full_disk_ends_no_look_and_mixes_no_partitions(tmp_path):
     assert two.record("c", 120.0, dict.fromkeys(others, 5))
     assert one.record("c", 130.0, {late: 222})
     assert one.problem is None
-    told = dict.fromkeys(others, ((120.0, 5),))
-    assert dict(two.stored("c")) == {TP: ((100.0, 1),), late: ((130.0, 222),), **told}
+    ends = dict.fromkeys(others, ((120.0, 5),))
+    assert dict(two.stored("c")) == {TP: ((100.0, 1),), late: ((130.0, 222),), **ends}
 
 
 def test_a_locked_file_is_told_and_done_without(tmp_path):

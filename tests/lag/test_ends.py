@@ -41,7 +41,7 @@ def ages(history, offsets, now, tps=(TP,)):
     ],
 )
 def test_age_of_a_position(looks, committed, age, least, tmp_path):
-    """Whoever looked: this process, or others before it that left the ends in the store."""
+    """By this process, or others before it that left the ends in the store."""
     history = EndHistory()
     for at, end in looks:
         history.add(at, {TP: end})
@@ -201,7 +201,7 @@ def test_the_age_of_what_waits_for_long_is_told(hours, kept):
 
 @pytest.mark.parametrize("load", [False, True])
 def test_a_log_that_stood_is_as_old_as_it_is(load):
-    """Whoever looks anew knows when it stopped, and that what came then was written then."""
+    """A new process knows when it stopped, and that what came then was written then."""
     store = EndStore(None)
     before, hour, minute = EndHistory("c", store), 3600.0, 60.0
     at, end = 1e9, 0

@@ -35,7 +35,7 @@ def lag_of(committed, start, end, *, unreadable=False, **logs):
 
 
 @pytest.mark.parametrize(
-    ("offsets", "told", "case", "lag"),
+    ("offsets", "answer", "case", "lag"),
     [
         pytest.param((5, 0, 9), {}, LagCase.OK, 4, id="behind"),
         pytest.param((9, 0, 9), {}, LagCase.OK, 0, id="caught-up"),
@@ -57,9 +57,9 @@ def lag_of(committed, start, end, *, unreadable=False, **logs):
         ),
     ],
 )  # fmt: skip
-def test_every_situation_has_a_case(offsets, told, case, lag):
+def test_every_situation_has_a_case(offsets, answer, case, lag):
     """Only where a number of records means something is there one."""
-    assert lag_of(*offsets, **told) == (case, lag)
+    assert lag_of(*offsets, **answer) == (case, lag)
 
 
 OFFSETS = st.one_of(st.none(), st.integers(0, 1 << 40))
@@ -155,9 +155,9 @@ def test_a_share_groups_lag_is_what_its_coordinator_counts(start, counted, lag, 
         logs=Logs(at=100.0, starts={TP: 20}, ends={TP: 100}, before=before),
         counted=np.array([counted]),
     )
-    told = [None if np.isnan(each[0]) else float(each[0]) for each in (found.seconds, found.waited)]
+    ages = [None if np.isnan(each[0]) else float(each[0]) for each in (found.seconds, found.waited)]
     records = int(found.records[0])
-    assert (None if records == NONE else records, *told) == (lag, seconds, waited)
+    assert (None if records == NONE else records, *ages) == (lag, seconds, waited)
     case = LagCase.UNKNOWN if lag is None else LagCase.OK
     assert CASES[found.case[0]] is case
 
@@ -181,13 +181,13 @@ def test_a_topic_is_left_once_a_settled_group_reads_others_alone(state, topics, 
     known = None if topics is None else frozenset(topics)
     facts = GroupFacts(state=state, type="classic", members=1, topics=known)
     assert facts.has_left("t") is left
-    told = {"tps": [TP], "which": np.array([0]), "left": np.array([left])}
-    found = measure_lag(np.array([5]), **told, logs=Logs(at=1.0, starts={TP: 0}, ends={TP: 9}))
+    fields = {"tps": [TP], "which": np.array([0]), "left": np.array([left])}
+    found = measure_lag(np.array([5]), **fields, logs=Logs(at=1.0, starts={TP: 0}, ends={TP: 9}))
     assert (CASES[found.case[0]] is LagCase.LEFT, int(found.records[0])) == (
         left, NONE if left else 4,
     )  # fmt: skip
     gone = Logs(at=1.0, starts={}, ends={}, deleted=frozenset({"t"}))
-    assert CASES[measure_lag(np.array([5]), **told, logs=gone).case[0]] is LagCase.TOPIC_DELETED
+    assert CASES[measure_lag(np.array([5]), **fields, logs=gone).case[0]] is LagCase.TOPIC_DELETED
 
 
 def test_rows_of_two_readers_stand_in_one():
@@ -195,13 +195,13 @@ def test_rows_of_two_readers_stand_in_one():
     mine = Commits.of([("a", TP, 1), ("b", TP, 2)])
     other = Commits.of([("c", TP, 3), ("a", TopicPartition("u", 3), 4)])
     both = mine.plus(other)
-    told = [
+    figures = [
         (both.groups[group], both.topics[topic], number, committed)
         for group, topic, number, committed in zip(
             *(c.tolist() for c in (both.group, both.topic, both.partition, both.committed)),
             strict=True,
         )
     ]
-    assert told == [("a", "t", 0, 1), ("b", "t", 0, 2), ("c", "t", 0, 3), ("a", "u", 3, 4)]
+    assert figures == [("a", "t", 0, 1), ("b", "t", 0, 2), ("c", "t", 0, 3), ("a", "u", 3, 4)]
     assert mine.plus(Commits.of([])) is mine
     assert Commits.of([]).plus(mine).committed.tolist() == [1, 2]

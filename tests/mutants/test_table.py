@@ -38,7 +38,7 @@ def test_every_rule_has_a_fault_or_says_why_not() -> None:
 
 
 def test_a_stale_fault_says_what_to_do(tmp_path) -> None:
-    """Formatting and comments do not matter; whoever changed the code is told what to do."""
+    """Formatting and comments do not matter; the message names the next step."""
     (tmp_path / "fleet").mkdir()
     (tmp_path / "fleet" / "a.py").write_text(
         "def f(x):\n    return (x  # why\n        + 1)\n\ndef g(x):\n    return x + 1, x + 1\n"

@@ -25,16 +25,16 @@ class Answers:
         """Groups of another broker, which does not list them."""
 
     def list_groups(self, look: Poll) -> tuple[dict[str, ListedGroup], list[NoAnswer]]:
-        told = ListedGroup(type="classic", state=GroupState.STABLE)
+        listed = ListedGroup(type="classic", state=GroupState.STABLE)
         failed = [NoAnswer("no answer in time")] if self.unlisted else []
-        return dict.fromkeys(self.committed.keys() - self.unlisted, told), failed
+        return dict.fromkeys(self.committed.keys() - self.unlisted, listed), failed
 
     def describe_with_offsets(
         self, groups: Sequence[str], look: Poll
     ) -> tuple[dict[str, DescribedGroup], dict[str, dict[TopicPartition, int]]]:
-        told = DescribedGroup(type="classic", state=GroupState.STABLE)
+        described = DescribedGroup(type="classic", state=GroupState.STABLE)
         found = {g: dict(self.committed[g]) for g in groups if g not in self.silent}
-        return dict.fromkeys(groups, told), found
+        return dict.fromkeys(groups, described), found
 
     def topics(self, look: Poll) -> Topics:
         partitions: dict[str, int] = {}

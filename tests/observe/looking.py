@@ -37,11 +37,11 @@ def main(bootstrap: str, groups: int) -> None:
         began = time.monotonic()
         try:
             seen = own.snapshot()
-            told = {"lags": {g: seen.groups[g].lag for g in seen.facts}, "told": seen.problems}
+            figures = {"lags": {g: seen.groups[g].lag for g in seen.facts}, "told": seen.problems}
         except FleetError as error:
-            told = {"error": str(error)}
-        told["state"] = own.state(names[0])  # as a plan does while it waits
-        print(json.dumps({**told, "took": time.monotonic() - began}), flush=True)
+            figures = {"error": str(error)}
+        figures["state"] = own.state(names[0])  # as a plan does while it waits
+        print(json.dumps({**figures, "took": time.monotonic() - began}), flush=True)
 
 
 if __name__ == "__main__":

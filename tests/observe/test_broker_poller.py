@@ -36,5 +36,5 @@ def test_an_answer_that_makes_no_sense_ends_nothing(monkeypatch, caplog):
     asking.start()
     until(asking.well.is_set, "the next question")
     asking.close()
-    told = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
-    assert told == ["no such field", "'group'"]
+    messages = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
+    assert messages == ["no such field", "'group'"]

@@ -83,17 +83,17 @@ def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
         client.poll(0.2)
         found = look.snapshot()
     assert found.problems == ()
-    told = {name: found.groups[name] for name in (shared, streams, connect)}
-    assert {name: (each.exists, each.type, each.state) for name, each in told.items()} == {
+    seen = {name: found.groups[name] for name in (shared, streams, connect)}
+    assert {name: (each.exists, each.type, each.state) for name, each in seen.items()} == {
         shared: (True, "share", GroupState.STABLE),
         streams: (True, "streams", GroupState.STABLE),
         connect: (True, "connect", GroupState.STABLE),
     }
-    assert [len(each.members) for each in told.values()] == [1, 1, 1]
+    assert [len(each.members) for each in seen.values()] == [1, 1, 1]
     everything = frozenset(TopicPartition(topic, number) for number in range(3))
-    assert told[streams].members[0].partitions == everything
-    assert told[connect].members[0].partitions == frozenset()
-    assert told[shared].assignor == "simple"
+    assert seen[streams].members[0].partitions == everything
+    assert seen[connect].members[0].partitions == frozenset()
+    assert seen[shared].assignor == "simple"
     # With the offsets topic's help, as the exporter looks.
     clock = SystemClock()
     with (
@@ -102,12 +102,12 @@ def test_every_kind_of_group_is_seen(broker, config, topic_of, unique):
     ):
         assert tail.catch_up(60)
         facts = watching.refresh().facts
-    assert {name: (facts[name].type, facts[name].state, facts[name].members) for name in told} == {
-        name: (each.type, each.state, 1) for name, each in told.items()
+    assert {name: (facts[name].type, facts[name].state, facts[name].members) for name in seen} == {
+        name: (each.type, each.state, 1) for name, each in seen.items()
     }
     # By name, as a plan asks; and by an observer that never listed.
     assert look.snapshot([shared]).groups[shared].type == "share"
-    assert [observer(config).state(name) for name in told] == [GroupState.STABLE] * 3
+    assert [observer(config).state(name) for name in seen] == [GroupState.STABLE] * 3
     client.close()
     member.leave()
     external.close()

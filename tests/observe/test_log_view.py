@@ -123,8 +123,8 @@ def test_random_values_of_known_types_never_raise(kind, value, version):
 def test_the_view_has_who_is_there(group):
     """Whatever happened, and under whatever protocol the group ended."""
     seen = view()
-    told = [record for record in group.records if record.type > 1]
-    for record in told:
+    records = [record for record in group.records if record.type > 1]
+    for record in records:
         seen._membership(3, GROUP, record)
     if group.number is None:
         assert seen.summaries() == {}
@@ -135,7 +135,7 @@ def test_the_view_has_who_is_there(group):
     assert seen.unnamed_topics() == ({TOPIC_ID} if owned and kind == "consumer" else set())
     seen.name_topics({TOPIC_ID: TOPIC})
     assert seen.unnamed_topics() == set()
-    assert seen.changed() == {GROUP: told[-1].timestamp_ms / 1000}
+    assert seen.changed() == {GROUP: records[-1].timestamp_ms / 1000}
 
 
 writes = st.lists(

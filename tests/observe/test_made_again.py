@@ -78,7 +78,7 @@ def test_a_log_that_was_made_again_is_read_anew():
     log.read()
     assert log.tail.summaries()["g"] == ("classic", 10, 2)
     assert log.tail.groups() == {"g", "gone"}
-    told = len(log.tail.rebalances(group="g"))
+    counted = len(log.tail.rebalances(group="g"))
     later, members = NOW + 60_000, ["x", "y", "w"]
     again = [commit(7), *(generation(n + 1, members[: n + 1], at=later) for n in range(3))]
     log.write(*again, timestamp=later)
@@ -96,8 +96,8 @@ def test_a_log_that_was_made_again_is_read_anew():
     new = [each for each in log.tail.rebalances(group="g") if each.ended_at > NOW / 1000 + 59]
     assert [each.number for each in new] == [1, 2, 3]
     assert new[0].cause is Cause.CREATED
-    assert len(log.tail.rebalances(group="g")) == told + 3
-    assert sum(log.tail.totals()["g"].by_cause.values()) == told + 3
+    assert len(log.tail.rebalances(group="g")) == counted + 3
+    assert sum(log.tail.totals()["g"].by_cause.values()) == counted + 3
 
 
 def test_a_log_that_was_cut_tells_nothing_twice():
@@ -105,17 +105,17 @@ def test_a_log_that_was_cut_tells_nothing_twice():
     first = [commit(10), *(generation(n, ["a", "b"][: 1 + n % 2]) for n in range(1, 7))]
     log = Log(*first)
     log.read()
-    told, joined = numbers(log.tail), len(log.tail.memberships(group="g"))
-    assert told == [1, 2, 3, 4, 5, 6]
+    counted, joined = numbers(log.tail), len(log.tail.memberships(group="g"))
+    assert counted == [1, 2, 3, 4, 5, 6]
     log.write(*first[:4])
     log.read()
     assert log.tail.summaries() == {"g": ("classic", 3, 2)}
-    assert numbers(log.tail) == told
+    assert numbers(log.tail) == counted
     assert len(log.tail.memberships(group="g")) == joined
     part, after = log.parts[PLACE], generation(4, ["c"])
     part.add(batch(4, [after], timestamp=NOW + 60_000), 5)
     log.read()
-    assert numbers(log.tail) == [*told, 4]
+    assert numbers(log.tail) == [*counted, 4]
     assert sum(log.tail.totals()["g"].by_cause.values()) == 7
 
 

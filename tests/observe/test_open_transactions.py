@@ -64,8 +64,8 @@ def test_of_two_transactions_the_later_commit_counts(config, topic, unique, firs
         until(lambda: tail.catch_up(10) and not tail.open_transactions(), "the markers")
         assert [offset for offset, _ in tail.committed(group).values()] == [3]
     with contextlib.closing(Consumer({**config, "group.id": group})) as asked:
-        (told,) = asked.committed([KafkaPartition(topic, 0)], timeout=10)
-    assert told.offset == 3
+        (answer,) = asked.committed([KafkaPartition(topic, 0)], timeout=10)
+    assert answer.offset == 3
 
 
 @pytest.mark.broker

@@ -235,23 +235,26 @@ def exporting(
         "exporter": {"interval": f"{every:g}s", "listen": "127.0.0.1:0"},
     }
     config.write_text(yaml.safe_dump(spec))
-    with (folder / "said").open("w") as said:
+    with (folder / "said").open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "fleet", "--config", str(config), "exporter"],
             env={**os.environ, "PYTHONPATH": str(repository()), "FLEET_HOME": str(folder / "home")},
-            stderr=said,
+            stderr=output,
             text=True,
         )
     try:
-        told = (folder / "said").read_text
-        until(lambda: "http://" in told() or process.poll() is not None, "the exporter's address")
-        found = re.search(r"http://[^/\s]+", told())
-        assert found is not None, told()
+        shown = (folder / "said").read_text
+        until(
+            lambda: "http://" in shown() or process.poll() is not None,
+            "the exporter's address",
+        )
+        found = re.search(r"http://[^/\s]+", shown())
+        assert found is not None, shown()
         yield process, found[0]
     finally:
         process.terminate()
         process.wait(120)
-        print(told()[-2000:])
+        print(shown()[-2000:])
 
 
 def scraped(url: str) -> str:
@@ -260,8 +263,8 @@ def scraped(url: str) -> str:
 
 
 def total_lag(url: str) -> float:
-    told = re.findall(r"^fleet_group_lag_records\{.*\} (\S+)$", scraped(url), re.MULTILINE)
-    return sum(map(float, told))
+    figures = re.findall(r"^fleet_group_lag_records\{.*\} (\S+)$", scraped(url), re.MULTILINE)
+    return sum(map(float, figures))
 
 
 def looks(url: str) -> float:

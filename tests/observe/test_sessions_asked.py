@@ -26,9 +26,9 @@ def test_a_killed_member_of_a_group_with_a_short_session_expired(broker, unique)
             lane.run(0.5)
             lane.step(lambda: lane.close("c"), "leave")
             assert tail.catch_up(20)
-            told = [(row.cause, row.confidence) for row in tail.rebalances(group=group)]
-        assert (Cause.EXPIRY, Confidence.LIKELY) in told
-        assert told[-1][0] is Cause.LEAVE
+            causes = [(row.cause, row.confidence) for row in tail.rebalances(group=group)]
+        assert (Cause.EXPIRY, Confidence.LIKELY) in causes
+        assert causes[-1][0] is Cause.LEAVE
         with SessionQueries(config, clock=SystemClock()) as sessions:
             at = time.time()
             then = sessions.of(group, "consumer", at)

@@ -31,9 +31,9 @@ class Net:
         if not self.answers:
             return dict.fromkeys(requests, NoAnswer("no answer in time"))
         self.answers -= 1
-        told = [SimpleNamespace(partition_index=n, **vars(self.part)) for n in range(2)]
+        parts = [SimpleNamespace(partition_index=n, **vars(self.part)) for n in range(2)]
         return dict.fromkeys(
-            requests, SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=told)])
+            requests, SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=parts)])
         )
 
 

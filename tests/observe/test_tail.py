@@ -111,11 +111,11 @@ def test_view_equals_the_coordinators_answers(config, topic, unique):
         )
         assert tail.catch_up(10)
         for group, kind in ((classic, "classic"), (consumer, "consumer")):
-            told = seen.groups[group]
-            assert tail.summaries()[group][::2] == (kind, len(told.members))
-            assert sorted(present(tail, group), key=str) == sorted(told.members, key=str)
+            answer = seen.groups[group]
+            assert tail.summaries()[group][::2] == (kind, len(answer.members))
+            assert sorted(present(tail, group), key=str) == sorted(answer.members, key=str)
             positions = {tp: offset for tp, (offset, _) in tail.committed(group).items()}
-            assert positions == {p.tp: p.committed for p in told.partitions}
+            assert positions == {p.tp: p.committed for p in answer.partitions}
         last = tail.rebalances(group=classic)[-1]
         assert (last.number, last.assignor) == (tail.summaries()[classic].generation, "range")
         assert tail.age() < 10
@@ -216,11 +216,11 @@ def test_rebalances_have_causes_and_are_counted(config, topic, unique):
         assert tail.rebalances(until=first.ended_at, group=group) == []
         assert [m.event for m in tail.memberships(group=group)][:1] == ["joined"]
         assert tail.totals()[group].by_cause[Cause.CREATED] == 1
-        told = tail.rebalances(group=group)
+        rows = tail.rebalances(group=group)
         with GroupLog(config, clock=SystemClock()) as log:
             replay, number = Replay("test", group), log.partition_of(group)
             made = [each for record in log.read(group, 0) for each in replay.feed(number, record)]
-        assert told == [each for each in made if isinstance(each, Rebalance)], "commits were fed"
+        assert rows == [each for each in made if isinstance(each, Rebalance)], "commits were fed"
     with tailing(config) as again:
-        assert again.rebalances(group=group) == told, "whoever reads it, and when"
+        assert again.rebalances(group=group) == rows, "for every reader, at any time"
         assert group not in again.totals(), "counters begin with the reader"

@@ -1,4 +1,4 @@
-"""What a watcher remembers between looks, whoever answers: the tail, the coordinators, not all."""
+"""What a watcher remembers between looks, from the tail, the coordinators, or a part of them."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ class Played(GroupWatcher):
     def __init__(self, clock: ManualClock, *, tail: bool) -> None:
         view = LogView(cluster="c", clock=clock, groups=all_groups, keep=60.0, most=9)
         config = {"bootstrap.servers": "localhost:1"}
-        told: Any = view if tail else None
-        super().__init__(cluster="c", config=config, clock=clock, tail=told, ends=EndHistory())
+        reader: Any = view if tail else None
+        super().__init__(cluster="c", config=config, clock=clock, tail=reader, ends=EndHistory())
         self.view = view
         self.by_log = tail
         self.end = 0
@@ -39,8 +39,8 @@ class Played(GroupWatcher):
     def describe_with_offsets(self, groups: Any, _: Any) -> Any:
         """As GroupQuestions.describe_with_offsets."""
         described = {g: DescribedGroup(type="classic", state=GroupState.STABLE) for g in groups}
-        told = {g: {TPS[g]: self.offsets[g]} for g in groups if g not in self.silent}
-        return described, told
+        offsets = {g: {TPS[g]: self.offsets[g]} for g in groups if g not in self.silent}
+        return described, offsets
 
     def committed(self, **offsets: int) -> None:
         """By both groups, now."""

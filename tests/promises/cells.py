@@ -118,7 +118,7 @@ class Cells:
     def _killed(self, wanted: int | None, moment: str) -> None:
         target = self._open() if wanted is None else wanted
         manager = spawn_manager(self.shop, target)
-        watch_and_kill(self.shop, manager, lambda said: moment in said)
+        watch_and_kill(self.shop, manager, lambda output: moment in output)
         self._apply(target)
         self.shop.until(lambda: self.shop.all_active(target), f"{target} active slots")
 

@@ -59,10 +59,10 @@ def test_every_cell(cells: dict[str, Cells]):
     with ThreadPoolExecutor(len(cells)) as pool:
         done = [pool.submit(play, kind, each, results) for kind, each in cells.items()]
         broke = [found for each in done for found in each.result()]
-    told = table(results)
-    print(told)
+    markdown = table(results)
+    print(markdown)
     if path := os.environ.get("FLEET_TABLE"):
-        Path(path).write_text(told)
+        Path(path).write_text(markdown)
     assert not broke, "\n".join(broke)
     assert all(len(results[name, kind]) == RUNS for name in CELLS for kind in KINDS)
 
@@ -73,9 +73,9 @@ def play(kind: str, cells: Cells, results: Results) -> list[str]:
         cells.begin()
         return play_runs(kind, cells, results)
     except Exception:  # noqa: BLE001 - told
-        told = f"{kind}: {traceback.format_exc()}"
-        print(told, flush=True)
-        return [told]
+        problem = f"{kind}: {traceback.format_exc()}"
+        print(problem, flush=True)
+        return [problem]
 
 
 def play_runs(kind: str, cells: Cells, results: Results) -> list[str]:

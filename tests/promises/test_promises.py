@@ -34,8 +34,8 @@ def open_shop(broker, spark_address, tmp_path_factory) -> Iterator[Callable[...,
     with ending() as made:
 
         def new(group: str, **worker: Any) -> Workshop:
-            told = {"spark": spark_address, **worker}
-            made.append(Workshop(home, broker.bootstrap_servers, group, **told))
+            settings = {"spark": spark_address, **worker}
+            made.append(Workshop(home, broker.bootstrap_servers, group, **settings))
             return made[-1]
 
         yield new

@@ -1,7 +1,7 @@
 """Real members that play a part: many light consumers in one process, each on a thread.
 
 `python -m tests.scenarios.cast` reads lives from standard input as JSON and lives them until it is
-killed; whoever shall crash is in a process of its own kind that is killed earlier. Nobody is
+killed; a member that shall crash is in a process of its own kind that is killed earlier. Nobody is
 closed at the end: that would cost as much as the play.
 """
 
@@ -102,10 +102,10 @@ class Cast:
             self.processes[end] = subprocess.Popen(
                 [sys.executable, "-m", "tests.scenarios.cast"], stdin=subprocess.PIPE
             )
-            told = self.processes[end].stdin
-            assert told is not None
-            told.write(json.dumps([began, members]).encode())
-            told.close()
+            stream = self.processes[end].stdin
+            assert stream is not None
+            stream.write(json.dumps([began, members]).encode())
+            stream.close()
 
     def kill(self, at: int | None) -> None:
         """Those who crash then; None: all that are left."""

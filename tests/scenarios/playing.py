@@ -70,13 +70,13 @@ def _prepare(
     for tale in tales:
         if tale.scenario.protocol != "consumer":
             continue
-        told = {
+        settings = {
             "consumer.heartbeat.interval.ms": tale.scenario.heartbeat_interval,
             "consumer.session.timeout.ms": tale.scenario.session_timeout,
         }
         entries = [
             ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
-            for name, value in told.items()
+            for name, value in settings.items()
         ]
         resources.append(
             ConfigResource(ResourceType.GROUP, groups[tale.name], incremental_configs=entries)

@@ -48,8 +48,8 @@ class Compared(NamedTuple):
         alike = [each for each in self.model[:CALM] if each.outcome == self.real.outcome]
         found = []
         for place, real in enumerate(self.real.settled):
-            said = median(each.settled[place] for each in alike or self.model)
-            found.append(abs(real - said) / max(NEAR_MS, NEAR_SHARE * real))
+            expected = median(each.settled[place] for each in alike or self.model)
+            found.append(abs(real - expected) / max(NEAR_MS, NEAR_SHARE * real))
         return found
 
 

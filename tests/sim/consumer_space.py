@@ -385,8 +385,8 @@ def as_log(group: EpochGroup) -> list[Any]:
 
     found: list[Any] = []
     for member in group.members.values():
-        told = wrote.MemberValue.of(member)
-        found.append(wrote.ConsumerRecord(wrote.MEMBER, group.id, member.id, told))
+        value_of_member = wrote.MemberValue.of(member)
+        found.append(wrote.ConsumerRecord(wrote.MEMBER, group.id, member.id, value_of_member))
     epoch = wrote.EpochValue(group.epoch, group.metadata_hash)
     found.append(wrote.ConsumerRecord(wrote.EPOCH, group.id, None, epoch))
     for name, target in group.targets.items():

@@ -36,7 +36,7 @@ def test_order_is_by_instance_id_where_both_have_one() -> None:
 
 
 def test_a_sticky_start_goes_round() -> None:
-    """Lowest partition first to whoever has least."""
+    """Lowest partition first to the member with the fewest."""
     assert sticky(ABC, 7) == {"a": (0, 3, 6), "b": (1, 4), "c": (2, 5)}
 
 
@@ -88,9 +88,9 @@ def test_whatever_was_claimed_all_is_given_once_and_evenly(seed: int) -> None:
 
 def test_the_bytes_are_those_of_a_consumer() -> None:
     """Read by the decoder of the coordinator's log, and by the leader."""
-    told = coordinator_sides.subscription((3, 1), 7, (1, 3))
-    assert subscription(told) == (("topic",), {"topic": (3, 1)})
-    assert coordinator_sides.claimed("m", "i", told) == ReportedMember("m", "i", (3, 1), 7)
+    blob = coordinator_sides.subscription((3, 1), 7, (1, 3))
+    assert subscription(blob) == (("topic",), {"topic": (3, 1)})
+    assert coordinator_sides.claimed("m", "i", blob) == ReportedMember("m", "i", (3, 1), 7)
     assert coordinator_sides.claimed("m", None, coordinator_sides.subscription()) == ReportedMember(
         "m"
     )

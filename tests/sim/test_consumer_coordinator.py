@@ -50,8 +50,8 @@ def join(to: ConsumerCoordinator, member: str, instance=None, topics=("a",), **m
 def beat(to: ConsumerCoordinator, member: str, epoch: int, instance=None, **more):
     """A heartbeat; `owned` are partitions of topic a."""
     owned = more.pop("owned", None)
-    told = None if owned is None else ((TopicPartitions(A, tuple(owned)),) if owned else ())
-    asked = ConsumerGroupHeartbeatRequest("g", member, epoch, instance, topic_partitions=told)
+    reported = None if owned is None else ((TopicPartitions(A, tuple(owned)),) if owned else ())
+    asked = ConsumerGroupHeartbeatRequest("g", member, epoch, instance, topic_partitions=reported)
     return to.heartbeat(asked._replace(**more))
 
 

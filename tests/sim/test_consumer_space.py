@@ -40,11 +40,11 @@ def test_every_state(case) -> None:
             if state in known:
                 continue
             known[state] = None
-            told = (*story, what)
-            assert (wrong := space.broken(after)) is None, f"{wrong} Not so after: {told}"
+            path = (*story, what)
+            assert (wrong := space.broken(after)) is None, f"{wrong} Not so after: {path}"
             if len(known) % EVERY == 0:
-                assert space.converges(after), f"no convergence after: {told}"
-            coming.append((after, told))
+                assert space.converges(after), f"no convergence after: {path}"
+            coming.append((after, path))
     assert seen == STATES or not coming
     print(f"{case}: {len(known)} states{'' if coming else ', all there are'}")
 

@@ -126,8 +126,8 @@ def test_phase_5_some_were_answered() -> None:
     for name in ids:
         rejoins(to, name)
     leader = to.group.leader
-    told = synced(to, leader, *ids)
-    assert to.answers[told].assignment == leader.encode()
+    answers = synced(to, leader, *ids)
+    assert to.answers[answers].assignment == leader.encode()
     to.move()
     generation = to.group.generation
     assert to.beat(leader) == 0

@@ -72,8 +72,8 @@ def test_moves_among_whatever_comes_and_goes(protocol: str, seed: int) -> None:
 
 def test_the_answer_of_a_former_coordinator() -> None:
     """R55: of the request's own kind."""
-    told = not_coordinator(HeartbeatRequest("g", 1, "m"))
-    assert told == HeartbeatResponse(error_code=int(ErrorCode.NOT_COORDINATOR))
+    answer = not_coordinator(HeartbeatRequest("g", 1, "m"))
+    assert answer == HeartbeatResponse(error_code=int(ErrorCode.NOT_COORDINATOR))
 
 
 def test_a_move_within_a_round_stops_nobody_else() -> None:

@@ -15,10 +15,10 @@ BEFORE, AFTER = "java-0.10.0", "java-0.10.1"
 SESSION = 10_000
 
 
-def played(client: str, *events: ScenarioEvent, seed: int = 1, **told: Any) -> ScenarioOutcome:
+def played(client: str, *events: ScenarioEvent, seed: int = 1, **fields: Any) -> ScenarioOutcome:
     """Three members, six partitions, a session of 10 s."""
     scenario = Scenario(3, partitions=6, events=events, client=client, initial_delay=0)
-    return play(scenario._replace(**{"session_timeout": SESSION, **told}), random.Random(seed))
+    return play(scenario._replace(**{"session_timeout": SESSION, **fields}), random.Random(seed))
 
 
 def batch(lasts: int, at: int = AT, member: int = 2) -> ScenarioEvent:
@@ -26,9 +26,9 @@ def batch(lasts: int, at: int = AT, member: int = 2) -> ScenarioEvent:
     return ScenarioEvent(at, "slow", member, lasts)
 
 
-def when(found: ScenarioOutcome, said: str) -> list[int]:
+def when(found: ScenarioOutcome, words: str) -> list[int]:
     """Milliseconds of the lines of the trace that say so."""
-    return [round(float(each.split()[0]) * 1000) for each in found.trace if said in each]
+    return [round(float(each.split()[0]) * 1000) for each in found.trace if words in each]
 
 
 def test_a_batch_beyond_the_session_costs_two_rebalances_before_and_none_with_it() -> None:
@@ -150,13 +150,13 @@ def test_two_batches_at_once_are_as_long_as_the_longer_one() -> None:
 
 def test_a_stuck_epoch_member_does_its_batch_in_vain_once_its_session_is_over() -> None:
     """It is silent from max.poll.interval.ms on; back before that, it may still commit."""
-    told = {"protocol": "consumer", "max_poll_interval": 20_000, "heartbeat_interval": 5_000}
-    assert played("librdkafka", batch(60_000), **told).duplicates == 1
-    assert played("librdkafka", batch(22_000), **told).duplicates == 0
+    fields = {"protocol": "consumer", "max_poll_interval": 20_000, "heartbeat_interval": 5_000}
+    assert played("librdkafka", batch(60_000), **fields).duplicates == 1
+    assert played("librdkafka", batch(22_000), **fields).duplicates == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("static: true", "has no static members (allowed: static: false)"),
         ("protocol: consumer", "has no protocol consumer (allowed: range, roundrobin)"),
@@ -164,13 +164,13 @@ def test_a_stuck_epoch_member_does_its_batch_in_vain_once_its_session_is_over() 
         ("heartbeat_interval: 12s", "must be shorter than session_timeout (10 s)"),
     ],
 )
-def test_what_old_members_cannot_do_is_told(tmp_path, text: str, said: str) -> None:
+def test_what_old_members_cannot_do_is_told(tmp_path, text: str, words: str) -> None:
     """By key and value, with what is allowed."""
     path = tmp_path / "story.yaml"
     path.write_text(f"client: {AFTER}\n{text}\n")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         load_scenario(path)
-    assert said in str(told.value)
+    assert words in str(caught.value)
 
 
 def test_a_file_names_the_client(tmp_path) -> None:

@@ -13,10 +13,10 @@ from fleet.sim.scenarios.simulated_client import CLIENT_MOVES, ClassicClient, Cl
 AT = 60_000
 
 
-def played(protocol: str, *events: ScenarioEvent, seed: int = 1, **told: Any) -> ScenarioOutcome:
+def played(protocol: str, *events: ScenarioEvent, seed: int = 1, **fields: Any) -> ScenarioOutcome:
     """Four members, eight partitions."""
     scenario = Scenario(members=4, partitions=8, events=events).by(protocol)
-    return play(scenario._replace(**told), random.Random(seed))
+    return play(scenario._replace(**fields), random.Random(seed))
 
 
 def told(name: str, members: int = 8) -> ScenarioOutcome:
@@ -85,8 +85,8 @@ def test_a_cooperative_member_without_partitions_is_missed_at_its_session() -> N
     for protocol, least in (("cooperative-sticky", 40.0), ("range", 0.0)):
         trace = played(protocol, *story, partitions=4).trace
         left = next(line for line in trace if "member 4 closes" in line)
-        told = [float(line.split()[0]) for line in trace if "generation" in line]
-        after = min(at for at in told if at > float(left.split()[0]))
+        times = [float(line.split()[0]) for line in trace if "generation" in line]
+        after = min(at for at in times if at > float(left.split()[0]))
         assert after - 2 * AT / 1000 >= least, protocol
 
 

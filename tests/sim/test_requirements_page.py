@@ -59,7 +59,7 @@ def test_what_tests_say_they_hold_is_there() -> None:
         for node in tree.body:
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
                 continue
-            told = re.match(r"((?:R\d+(?:, )?)+)", ast.get_docstring(node) or "")
-            assert told, f"{path}::{node.name} names no requirement"
-            for number in re.findall(r"R(\d+)", told[1]):
+            match = re.match(r"((?:R\d+(?:, )?)+)", ast.get_docstring(node) or "")
+            assert match, f"{path}::{node.name} names no requirement"
+            for number in re.findall(r"R(\d+)", match[1]):
                 assert f"{path}::{node.name}`" in rows[int(number)], f"R{number}: {node.name}"

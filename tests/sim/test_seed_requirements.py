@@ -176,11 +176,11 @@ def test_two_barriers() -> None:
     joins = rejoined(cluster, *ids[:2])
     assert not cluster.answers.keys() & set(joins.values())
     joins |= rejoined(cluster, ids[2])
-    told = {name: cluster.answers[ticket] for name, ticket in joins.items()}
-    assert len({each.generation_id for each in told.values()}) == 1
+    answers = {name: cluster.answers[ticket] for name, ticket in joins.items()}
+    assert len({each.generation_id for each in answers.values()}) == 1
     leader = cluster.group.leader
-    assert {len(told[name].members) for name in ids if name != leader} == {0}
-    assert {each.member_id for each in told[leader].members} == set(ids)
+    assert {len(answers[name].members) for name in ids if name != leader} == {0}
+    assert {each.member_id for each in answers[leader].members} == set(ids)
     generation = cluster.group.generation
     one, other = (name for name in ids if name != leader)
     parked = cluster.ask(SyncGroupRequest("g", generation, one))
@@ -193,7 +193,7 @@ def test_two_barriers() -> None:
 
 
 def test_the_longest_rebalance_timeout_counts() -> None:
-    """R69, R73, R74, R75, R78: of two members with different ones, whoever is missing."""
+    """R69, R73, R74, R75, R78: of two members with different ones, either of them missing."""
     cluster = Cluster(initial_rebalance_delay=100)
     how = {"i0": 30_000, "i1": 60_000, "i2": 10_000}
     joins = {

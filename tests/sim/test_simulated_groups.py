@@ -107,11 +107,11 @@ def test_a_group_that_is_empty_for_long_is_still_there(protocol: str, do: str, b
     assert (late.settled is not None, late.owners) == (True, (None,) * 4)
 
 
-def _one_by_one(gap: int, static: bool, **told: int) -> Scenario:
+def _one_by_one(gap: int, static: bool, **fields: int) -> Scenario:
     """Five more, so many ms apart."""
     story = tuple(ScenarioEvent(60_000 + gap * n, "start", 10 + n) for n in range(5))
     scenario = Scenario(10, static=static, partitions=40, events=story)
-    return scenario._replace(**told)
+    return scenario._replace(**fields)
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -158,7 +158,7 @@ def test_a_group_that_never_was_is_settled(protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "words"),
     [
         ("members: 0", "members: 0 is out of range (allowed: 1 to 1000)"),
         ("member: 3", "member: unknown key; nearest: members"),
@@ -170,14 +170,14 @@ def test_a_group_that_never_was_is_settled(protocol: str) -> None:
         ("", "is empty"),
     ],
 )
-def test_an_impossible_scenario_is_told(tmp_path, text: str, said: str) -> None:
+def test_an_impossible_scenario_is_told(tmp_path, text: str, words: str) -> None:
     """With file, key, value and what is allowed."""
     path = tmp_path / "story.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         load_scenario(path)
-    assert said in str(told.value)
-    assert str(path) in str(told.value)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 def test_every_key_of_a_file_is_played(tmp_path) -> None:

@@ -8,8 +8,8 @@ Each of its 24 threads for requests wakes three times a second, and a session ha
 Records stay however old the times are that a test writes them with.
 
 All processes of a session share one, at rest a fiftieth of a core and 5 s of it to start: other
-groups and topics come and go on it while a test runs. Whoever counts all that is there, or harms
-the broker, starts its own.
+groups and topics come and go on it while a test runs. A test that counts all that is there, or
+harms the broker, starts its own.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Tests leave the folder in which they run without a home: whoever tries the demo next has none.
+"""Tests leave the folder in which they run without a home: the next demo finds none.
 
 Problem: without FLEET_HOME everything opens `.fleet` in the current folder, the clone's, and a demo
 refuses the home of another fleet. Choice: a run that leaves a database there where there was none

@@ -52,14 +52,14 @@ def commit_groups(admin: AdminClient, groups: Iterable[str], offsets: list[Topic
             )
             for group in left
         }
-        left[:] = [group for group, told in asked.items() if _refused(told[group])]
+        left[:] = [group for group, answers in asked.items() if _refused(answers[group])]
         return not left
 
     until(done, "committed offsets")
 
 
-def _refused(told: Future[ConsumerGroupTopicPartitions]) -> bool:
+def _refused(answer: Future[ConsumerGroupTopicPartitions]) -> bool:
     try:
-        return any(each.error for each in told.result(120).topic_partitions)
+        return any(each.error for each in answer.result(120).topic_partitions)
     except KafkaException:
         return True

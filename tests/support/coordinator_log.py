@@ -99,17 +99,17 @@ def rounds(logs: Iterable[Path], group: str) -> list[Round]:
     return found
 
 
-def _of_epoch(said: list[str]) -> list[str]:
+def _of_epoch(lines: list[str]) -> list[str]:
     """The lines that came with one group epoch, as its reason."""
-    for each in said:
+    for each in lines:
         if "Converted the classic" in each:
             return [each]
-    left = [each for each in said if "has left group through" in each]
+    left = [each for each in lines if "has left group through" in each]
     if left:
         names = ",".join(str(number) for number, _ in enumerate(left))
         return [f"explicit `LeaveGroup` request for ({names}) members."]
-    told = [each for each in said if any(pattern.search(each) for pattern, _ in CAUSES)]
-    return told[-1:] or ["nothing said"]
+    causes = [each for each in lines if any(pattern.search(each) for pattern, _ in CAUSES)]
+    return causes[-1:] or ["nothing said"]
 
 
 def _lines(logs: Iterable[Path], group: str) -> Iterator[tuple[float, str]]:

@@ -47,8 +47,8 @@ class Declared:
 
     def cluster(self, bootstrap: str, name: str = "main", **more: Any) -> None:
         """Write the file of a cluster."""
-        told = {"cluster": {"name": name, "bootstrap_servers": bootstrap}, **more}
-        (self.clusters / f"{name}.yaml").write_text(yaml.safe_dump(told))
+        document = {"cluster": {"name": name, "bootstrap_servers": bootstrap}, **more}
+        (self.clusters / f"{name}.yaml").write_text(yaml.safe_dump(document))
 
     def write(self, name: str, **spec: Any) -> None:
         """Create a resource, or replace what it declares."""

@@ -128,7 +128,7 @@ def plant(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, st
     for name in PROGRAMS:
         real = (java if name == "java" else None) or shutil.which(name, path=environ.get("PATH"))
         if real is None:
-            continue  # whoever looks for it is to find none
+            continue  # a search shall find none
         shim = folder / "bin" / name
         shim.write_text(_SHIM.format(name=name, real=real, folder=folder))
         shim.chmod(0o755)

@@ -6,11 +6,11 @@ import sys
 
 def ran(code: str, *arguments: str) -> list[str]:
     """The words that it prints; AssertionError with its stderr where it fails."""
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
-    assert told.returncode == 0, told.stderr
-    return told.stdout.split()
+    assert process.returncode == 0, process.stderr
+    return process.stdout.split()
 
 
 def ran_without_fleet(made: bytes, code: str) -> str:
@@ -21,8 +21,8 @@ def ran_without_fleet(made: bytes, code: str) -> str:
         "import pickle, sys; sys.modules['fleet'] = None\n"
         f"made = pickle.load(sys.stdin.buffer)\n{code}"
     )
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], input=made, capture_output=True, check=False
     )
-    assert told.returncode == 0, told.stderr.decode()
-    return told.stdout.decode().strip()
+    assert process.returncode == 0, process.stderr.decode()
+    return process.stdout.decode().strip()

@@ -33,9 +33,9 @@ class JsonHandler(BaseHTTPRequestHandler):
         """What was posted."""
         return self.rfile.read(int(self.headers["Content-Length"]))
 
-    def say(self, status: int, told: Mapping[str, Any]) -> None:
+    def say(self, status: int, body: Mapping[str, Any]) -> None:
         """The answer."""
-        text = json.dumps(told).encode()
+        text = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(text)))

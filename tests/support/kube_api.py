@@ -129,8 +129,8 @@ class KubeApi:
 
     def compact(self) -> None:
         """Etcd forgets all old versions."""
-        told = self._etcd_call("kv/range", {"key": base64.b64encode(b"\0").decode()})
-        revision = told["header"]["revision"]
+        answer = self._etcd_call("kv/range", {"key": base64.b64encode(b"\0").decode()})
+        revision = answer["header"]["revision"]
         self._etcd_call("kv/compaction", {"revision": revision, "physical": True})
 
     # --- ways in ----------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class KubeApi:
         path = self.folder / f"{user}.kubeconfig"
         cluster = {"server": self.url, "certificate-authority": str(self._certs / "apiserver.crt")}
         context = {"cluster": "scratch", "user": user, "namespace": "default"}
-        told = {
+        document = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "scratch",
@@ -148,7 +148,7 @@ class KubeApi:
             "users": [{"name": user, "user": {"token": self._tokens.get(user, user)}}],
             "contexts": [{"name": "scratch", "context": context}],
         }
-        path.write_text(yaml.safe_dump(told))
+        path.write_text(yaml.safe_dump(document))
         return path
 
     def api(self, namespace: str, user: str = ADMIN) -> Api:

@@ -114,10 +114,10 @@ class Lane:
         ]
         resource = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result(120)
-        told = SessionAtRemoval(
+        removal = SessionAtRemoval(
             least_s=seconds, most_s=seconds, silent_s=seconds - HEARTBEAT_S, sure=True
         )
-        self.replay.ask_session(lambda *_: told)
+        self.replay.ask_session(lambda *_: removal)
 
     # --- what happens -----------------------------------------------------------------------
 
@@ -194,8 +194,8 @@ class Lane:
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < 0.6 and time.monotonic() < end:
             self._poll()
-            told = [str(row.cause) for row in self.rebalances[since:]]
-            done = all(cause in told for cause in expected) and not self.replay.pending()
+            causes = [str(row.cause) for row in self.rebalances[since:]]
+            done = all(cause in causes for cause in expected) and not self.replay.pending()
             if self._read() or not done:
                 quiet_since = time.monotonic()
 

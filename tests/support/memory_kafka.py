@@ -349,13 +349,13 @@ class MemoryConsumer(_Client):
         """Written, or answered with the next code."""
         self.kafka.asked += 1
         code = self.kafka.answers.popleft() if self.kafka.answers else 0
-        told = {_tp(each): each.offset for each in offsets}
+        committed = {_tp(each): each.offset for each in offsets}
         if code:
-            self._note("refused", told)
+            self._note("refused", committed)
             raise KafkaException(KafkaError(code))
         for each in offsets:
             self.kafka.commits[_tp(each)] = (each.offset, each.metadata)
-        self._note("commit", told)
+        self._note("commit", committed)
         return []
 
     # --- records ------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Classic groups (eager and cooperative), KIP-848 groups, static and dynamic members, replacements,
 leaves, growth, deletion, conversion both ways; partitions of one topic. The order of the records is
 docs/contributing/protocol.md's 3.4 and 3.5. What happened is kept beside the records, so that
-whoever counts them can be held against it.
+a counter can be compared with it.
 """
 
 from collections.abc import Iterable, Sequence

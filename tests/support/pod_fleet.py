@@ -191,8 +191,8 @@ class PodFleet:
 
     def share(self, slot: int) -> set[int]:
         """The partitions of a slot, as its pod tells them."""
-        told = json.loads(self.probe(str(self.slots()[slot].owner), "/status"))
-        return {int(tp.rpartition("-")[2]) for tp in told["assignment"]}
+        status = json.loads(self.probe(str(self.slots()[slot].owner), "/status"))
+        return {int(tp.rpartition("-")[2]) for tp in status["assignment"]}
 
     def serves_spark(self) -> bool:
         """Whether a shared Spark server is ready."""
@@ -262,12 +262,12 @@ class PodFleet:
 
     def told(self) -> str:
         """Pods, slots and the last lines of every log."""
-        said = [self.kubectl("get", "pods", "-o", "wide")]
-        said += [str(self.targets()), *(str(slot) for slot in self.slots().values())]
+        facts = [self.kubectl("get", "pods", "-o", "wide")]
+        facts += [str(self.targets()), *(str(slot) for slot in self.slots().values())]
         for pod in self.pods(going=True):
             with contextlib.suppress(AssertionError):
-                said.append(f"--- {pod}\n{self.kubectl('logs', pod, '--tail=15')}")
-        return "\n".join(said)
+                facts.append(f"--- {pod}\n{self.kubectl('logs', pod, '--tail=15')}")
+        return "\n".join(facts)
 
 
 def kill_inside(pod: str) -> None:
@@ -280,8 +280,8 @@ def kill_inside(pod: str) -> None:
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdigit() and mine in (entry / "environ").read_bytes().split(b"\0"):
-                told = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(told[1])
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
     first = [pid for pid, parent in parents.items() if parent not in parents]
     if len(first) != 1:
         pytest.fail(f"the worker of {pod} is one of {first}: pid and parent of all are {parents}")
@@ -303,8 +303,8 @@ def derived(kube: Kube, tag: str, **environ: str) -> str:
     name = f"localhost/fleet-worker-{tag}:{image('worker').rpartition(':')[2]}"
     with tempfile.TemporaryDirectory() as folder:
         recipe = Path(folder, "Containerfile")
-        told = "".join(f"ENV {key}={value}\n" for key, value in environ.items())
-        recipe.write_text(f"FROM {image('worker')}\n{told}")
+        lines = "".join(f"ENV {key}={value}\n" for key, value in environ.items())
+        recipe.write_text(f"FROM {image('worker')}\n{lines}")
         image_build._buildah(
             *("build", "--quiet", "--isolation=chroot", "--network=host", "--pull-never"),
             *(f"--tag={name}", f"--file={recipe}", folder),

@@ -54,13 +54,13 @@ class PodShop(Workshop):
         self.journal_topic = f"{group}-journal"
         super().__init__(home, bootstrap, group, **worker)
         self.write_code(JOB)
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "env": {"JOURNAL_BOOTSTRAP": bootstrap, "JOURNAL_TOPIC": self.journal_topic},
             "batch": {"max_wait": "2400ms"},
         }
         if worker.get("protocol") != "consumer":  # whose heartbeat is the broker's
-            told["heartbeat_interval"] = "1s"
-        self.declare(worker=told, runtime=self.runtime)
+            document["heartbeat_interval"] = "1s"
+        self.declare(worker=document, runtime=self.runtime)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic(self.journal_topic, 1, 1)])[self.journal_topic].result(120)
 

@@ -2,10 +2,10 @@
 
 Problem: xdist's workers are processes of their own, and each would start its own broker or its own
 cluster. Choice: the process that begins the session chooses the folder and tells it in its
-environment, which xdist's workers inherit; whoever needs the server first starts it there (its own
-start is safe between processes), and the process that chose the folder ends it. A developer who
-sets the variable to a home where the server runs has it used and left as it is. The folders of
-sessions that were killed, whose servers ended with them, are removed by the next one.
+environment, which xdist's workers inherit; the first test that needs the server starts it there
+(its own start is safe between processes), and the process that chose the folder ends it. A
+developer who sets the variable to a home where the server runs has it used and left as it is. The
+folders of sessions that were killed, whose servers ended with them, are removed by the next one.
 """
 
 import os
@@ -44,7 +44,7 @@ class SessionHome:
         return Path(os.environ[self.variable])
 
     def own(self) -> Path | None:
-        """The same, if this process chose it: whoever chose it ends the server."""
+        """The same, if this process chose it: that process ends the server."""
         return self.path if os.environ.get(self._owner) == str(os.getpid()) else None
 
     def chosen(self) -> bool:

@@ -44,8 +44,8 @@ def prepare() -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with tempfile.TemporaryDirectory() as made:
             home = Path(made)
-            told = spark_server._arguments(home, host="127.0.0.1", port=0, environ=os.environ)
-            if class_sharing.writes(told):
+            arguments = spark_server._arguments(home, host="127.0.0.1", port=0, environ=os.environ)
+            if class_sharing.writes(arguments):
                 _write(home)
 
 

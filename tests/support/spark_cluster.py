@@ -58,10 +58,10 @@ def standalone(
 
 def application_of(cluster: Standalone) -> dict[str, Any]:
     """The only one that runs; all the cluster's cores are its own."""
-    said = cluster.says()
-    (found,) = said["activeapps"]
+    output = cluster.says()
+    (found,) = output["activeapps"]
     assert found["state"] == "RUNNING"
-    assert found["cores"] == said["coresused"] == said["cores"]
+    assert found["cores"] == output["coresused"] == output["cores"]
     return dict(found)
 
 

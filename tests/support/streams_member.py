@@ -102,12 +102,12 @@ class StreamsMember:
     def beat(self) -> None:
         """Join, or live on; NotYet, or AssertionError with what the coordinator says against it."""
         joins = self.epoch == 0
-        told = self._send(
+        answer = self._send(
             topology=self._topology() if joins else _NULL, tasks={} if joins else self.tasks
         )
-        self.epoch = told["epoch"]
-        if told["tasks"] is not None:
-            self.tasks = told["tasks"]
+        self.epoch = answer["epoch"]
+        if answer["tasks"] is not None:
+            self.tasks = answer["tasks"]
 
     def leave(self) -> None:
         self.epoch = -1

@@ -91,11 +91,11 @@ def joined(bootstrap: str, topic: str, name: str, protocol: str) -> tuple[str, C
             }
         )
         consumer.subscribe([topic])
-        told = [error for _ in range(2) if (error := unread(consumer))]
-        if not told:
+        errors = [error for _ in range(2) if (error := unread(consumer))]
+        if not errors:
             return group, consumer
         consumer.close()
-    raise AssertionError(f"{name}: {told}")
+    raise AssertionError(f"{name}: {errors}")
 
 
 def unread(consumer: Consumer) -> str | None:

@@ -14,9 +14,9 @@ from tests.support.waiting import sizes, stored, until
 @pytest.fixture(autouse=True)
 def load(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the machine's load is told to be: none."""
-    told = [0.0]
-    monkeypatch.setattr(os, "getloadavg", lambda: (told[0], 0.0, 0.0))
-    return told
+    loads = [0.0]
+    monkeypatch.setattr(os, "getloadavg", lambda: (loads[0], 0.0, 0.0))
+    return loads
 
 
 def test_slow_is_not_stuck() -> None:

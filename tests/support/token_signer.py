@@ -13,8 +13,8 @@ def generate_auth_token(endpoint: str, client: str, secret_file: str) -> tuple[s
     headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
     form = b"grant_type=client_credentials"
     with urlopen(Request(endpoint, data=form, headers=headers), timeout=5) as answer:
-        told = json.load(answer)
-    return told["access_token"], int((time.time() + told["expires_in"]) * 1000)
+        token = json.load(answer)
+    return token["access_token"], int((time.time() + token["expires_in"]) * 1000)
 
 
 def expired() -> tuple[str, int]:

@@ -45,7 +45,7 @@ def run_once(main_class: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 class ToolServer:
-    """The JVM; ended by whoever ends all that a test process started (dying.py)."""
+    """The JVM; dying.py ends it with all that a test process started (dying.py)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

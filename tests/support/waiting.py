@@ -1,7 +1,7 @@
 """How a test waits for something real: as long as anything moves.
 
 Problem: a deadline in seconds says how fast a machine must be, and a slow one fails where nothing
-is wrong. Choice: whoever waits names what moves meanwhile (`progress`: a journal's length, slots,
+is wrong. Choice: a test names what moves meanwhile (`progress`: a journal's length, slots,
 the sizes of logs); the deadline begins anew whenever that changes, and a total that no slow
 machine needs ends what moves in circles. Cost: what stands still for good is found late.
 """

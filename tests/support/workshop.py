@@ -94,8 +94,8 @@ class Workshop(Sandbox):
         admin = self._created(self.topic, partitions)
 
         def known() -> bool:
-            told = admin.list_topics(self.topic, timeout=10).topics[self.topic]
-            return told.error is None and len(told.partitions) == partitions
+            topic = admin.list_topics(self.topic, timeout=10).topics[self.topic]
+            return topic.error is None and len(topic.partitions) == partitions
 
         waiting.until(known, f"topic {self.topic} to be known with its {partitions} partitions")
         self.partitions = partitions

@@ -35,15 +35,15 @@ def batch(
     last = 0
     for last, (key, value, headers) in rows:
         made.append(last, timestamp + last, key, value, list(headers))
-    told = bytearray(made.build())
-    told[:8] = base.to_bytes(8, "big")
-    told[12:16] = epoch.to_bytes(4, "big")
+    data = bytearray(made.build())
+    data[:8] = base.to_bytes(8, "big")
+    data[12:16] = epoch.to_bytes(4, "big")
     if control:
-        told[22] |= CONTROL
+        data[22] |= CONTROL
     if after is not None:
         last = after - base - 1
-    told[23:27] = last.to_bytes(4, "big")
-    return signed(bytes(told))
+    data[23:27] = last.to_bytes(4, "big")
+    return signed(bytes(data))
 
 
 def signed(data: bytes) -> bytes:

@@ -106,14 +106,14 @@ class KeptRebalances:
         self._until.pop(group, None)
 
 
-def _at(told: Rebalance | MembershipSpan) -> float:
-    return told.ended_at if isinstance(told, Rebalance) else told.at
+def _at(row: Rebalance | MembershipSpan) -> float:
+    return row.ended_at if isinstance(row, Rebalance) else row.at
 
 
-def _place(told: Rebalance | MembershipSpan) -> tuple[object, ...]:
+def _place(row: Rebalance | MembershipSpan) -> tuple[object, ...]:
     """Returns what identifies a row, however often it is derived."""
-    what = () if isinstance(told, Rebalance) else (told.member, told.event)
-    return told.log_partition, told.log_offset, told.number, *what
+    what = () if isinstance(row, Rebalance) else (row.member, row.event)
+    return row.log_partition, row.log_offset, row.number, *what
 
 
 def _of(kept: "Mapping[str, deque[Kept]]", group: str | None) -> list[Kept]:
@@ -349,7 +349,7 @@ class LogView:
             return self._kept.memberships(group, since, until)
 
     def standing(self, *, group: str, at: float) -> list[MembershipSpan]:
-        """Of those kept before a time: of whoever is a member then, since it came."""
+        """Of those kept before a time: of the members then, since they came."""
         return standing(self.memberships(group=group, until=at))
 
     def totals(self) -> dict[str, Totals]:

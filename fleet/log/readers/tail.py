@@ -81,7 +81,7 @@ class BrokerPoller(Closing):
         return self._sessions.of(group, protocol, at, live=True)
 
     def _run(self) -> None:
-        looks, due, said = 0, self._clock.monotonic(), ""
+        looks, due, reported = 0, self._clock.monotonic(), ""
         while not self._ending.wait(max(0.0, due - self._clock.monotonic())):
             due = max(due + _EVERY, self._clock.monotonic())
             try:
@@ -93,15 +93,15 @@ class BrokerPoller(Closing):
                 looks = 0  # brokers may be others now
             except Exception as error:  # noqa: BLE001 - the poller goes on and logs it
                 looks, failed = 0, f"{type(error).__name__}: {error}"
-                if failed != said:
+                if failed != reported:
                     _log.warning("polling for starts of rebalances and sessions failed: %s", failed)
-                said = failed
+                reported = failed
 
     def _look(self, *, anew: bool) -> None:
         if anew:
             with self._sessions.open_connections() as connections:
-                told = list_groups(connections, _TIMEOUT)
-            self._view.listed(told.groups)
+                listing = list_groups(connections, _TIMEOUT)
+            self._view.listed(listing.groups)
         with self._sessions.open_connections() as connections:
             asked = self._clock.now()
             found = list_rebalancing_groups(connections, _TIMEOUT)
@@ -345,8 +345,8 @@ class Tail(LogView, Closing):
         found = fetcher.list_offsets(wanted, _ASKING)
         failed = next((each.error for each in found.values() if each.error), 0)
         if failed or len(found) < len(wanted):
-            told = failed not in {0, NO_ANSWER}
-            why = code_named(failed) if told else fetcher.problem
+            is_answered = failed not in {0, NO_ANSWER}
+            why = code_named(failed) if is_answered else fetcher.problem
             self._failed(failed, why or "its leaders do not answer")
             return None
         return {number: each.offset for (_, number), each in found.items()}

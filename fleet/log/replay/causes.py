@@ -135,7 +135,7 @@ class Replay:
     def coordinator_moved(self, at: float) -> None:
         """Another broker leads the group's partition since then (seconds).
 
-        The records do not tell; whoever reads them sees it by the leader epoch of their batches.
+        The records do not tell; a reader sees it by the leader epoch of their batches.
         """
         self._state.coordinator_at = at
 

@@ -220,8 +220,8 @@ class ClassicReplay:
         replaced = _replaced(before, now)
         stay = [m for who, m in before.items() if who in now and who not in replaced]
         held = [tp for member in stay for tp in member.owned]
-        told = [group.commits[tp] for tp in held if tp in group.commits]
-        burst = [commit.at for commit in told if commit.early and since < commit.at <= end]
+        commits = [group.commits[tp] for tp in held if tp in group.commits]
+        burst = [commit.at for commit in commits if commit.early and since < commit.at <= end]
         return min(burst, default=None)
 
     def _silence(

@@ -318,7 +318,7 @@ class Epochs:
             self._forget(group)
         first = group.number is None and group.origin is None
         at = record.timestamp_ms / 1000
-        told = self.epoch == record.epoch
+        is_current = self.epoch == record.epoch
         now = {who: member.member_id for who, member in group.members.items()}
         then = now if first else self.roster
         returned = {who for who in now if then.get(who) == ""}
@@ -335,8 +335,8 @@ class Epochs:
             number=record.epoch,
             before=group.number,
             incarnation=group.incarnation,
-            started_at=self.epoch_at if told else None,
-            start_source=TimeSource.RECORD if told else TimeSource.NOT,
+            started_at=self.epoch_at if is_current else None,
+            start_source=TimeSource.RECORD if is_current else TimeSource.NOT,
             ended_at=at,
             end_source=TimeSource.NOT,
             cause=reason.cause,
@@ -443,15 +443,15 @@ def _silence(group: ReplayedGroup, member: ReplayedMember, at: float) -> Silence
     if commit is not None and commit.at < member.state_since:
         commit = None
     revoking = member.state == UNREVOKED and member.rebalance_s is not None
-    told = group.session(group.protocol or "consumer", at)
+    session = group.session(group.protocol or "consumer", at)
     return Silence(
         quiet_s=max(0.0, at - member.alive_at),
         since_commit_s=None if commit is None else max(0.0, at - commit.at),
         gap_s=None if commit is None else commit.gap,
-        session_s=None if told is None else told.least_s,
-        longest_s=None if told is None else told.most_s,
-        silent_s=0.0 if told is None else told.silent_s,
-        sure=told is None or told.sure,
+        session_s=None if session is None else session.least_s,
+        longest_s=None if session is None else session.most_s,
+        silent_s=0.0 if session is None else session.silent_s,
+        sure=session is None or session.sure,
         rebalance_s=member.rebalance_s,
         overdue=revoking and at - member.state_since >= (member.rebalance_s or 0.0),
         away=member.epoch == AWAY,

@@ -240,7 +240,7 @@ class ReplayedGroup:
     learnt: dict[str, str] = field(default_factory=dict)
     """Topic names by id, from the group's commits."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """The same, from whoever knows the cluster; shared by many groups and not kept."""
+    """The same, from a reader that knows the cluster; shared by many groups and not kept."""
 
     # --- names ------------------------------------------------------------------------------
 

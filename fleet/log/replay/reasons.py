@@ -145,19 +145,21 @@ def _batched(change: GenerationChange) -> Reason | None:
     """Several static members that did not expire were removed: clients send no such leave."""
     if len(change.left) < 2 or not change.static:
         return None
-    told = [_departed(each) for each in change.left]
-    if all(each is not None and each.cause is Cause.LEAVE for each in told):
+    departures = [_departed(each) for each in change.left]
+    if all(each is not None and each.cause is Cause.LEAVE for each in departures):
         return Reason(Cause.BATCHED_LEAVE, Confidence.LIKELY)
     return None
 
 
 def removal(silences: Sequence[Silence]) -> Reason:
     """Whether the members that are gone left or expired."""
-    told = [_departed(each) for each in silences]
-    causes = {None if each is None else each.cause for each in told}
-    if len(causes) == 1 and told[0] is not None:
-        sure = all(each is not None and each.confidence is Confidence.CERTAIN for each in told)
-        return Reason(told[0].cause, Confidence.CERTAIN if sure else Confidence.LIKELY)
+    departures = [_departed(each) for each in silences]
+    causes = {None if each is None else each.cause for each in departures}
+    if len(causes) == 1 and departures[0] is not None:
+        sure = all(
+            each is not None and each.confidence is Confidence.CERTAIN for each in departures
+        )
+        return Reason(departures[0].cause, Confidence.CERTAIN if sure else Confidence.LIKELY)
     also = tuple(sorted(each for each in causes if each is not None))
     return Reason(Cause.REMOVAL, Confidence.AMBIGUOUS, also)
 

@@ -4,7 +4,7 @@ Problem: one seed has to make one trace, and the same trace as Kafka's own coord
 same events. Choice: a coordinator does what a broker's partition of `__consumer_offsets` does and
 nothing by itself: `request` asks it, `advance` lets time go on (each timer at its own moment),
 `appended` tells it that what it wrote is durable, `failover` makes another one of its log. Each
-returns what came of it. Cost: whoever plays a whole cluster keeps the clocks together.
+returns what came of it. Cost: a caller that plays a whole cluster keeps the clocks together.
 
 Exact against Kafka 4.3.1 (tests/conformance): answers, states, generations, members, timers in
 their order, records byte for byte. Not modelled: several groups' order where one failover or one
@@ -63,7 +63,7 @@ from fleet.sim.coordinator.requests import (
 #
 # Problem: a rebalance is three timers and two barriers, and which of them is set, kept or dropped
 # at each step is what a plan costs. Choice: the steps of Kafka's GroupMetadataManager one by one,
-# with its names for them; whoever is parked is a number, answered when the barrier opens. Cost: a
+# with its names for them; a parked request is a number, answered when the barrier opens. Cost: a
 # reader needs both open side by side to see that they agree; tests/conformance does that.
 #
 # docs/contributing/protocol.md 2.2 has the rules in words.
@@ -457,7 +457,7 @@ class ClassicRequests(ClassicRounds):
     def _replace(
         self, group: ClassicGroup, instance: str, old_id: str, new_id: str
     ) -> ClassicGroupMember:
-        """Whoever was parked under the old id hears that it is another's now."""
+        """A request parked under the old id hears that it is another's now."""
         old = group.members.get(old_id)
         if old is not None:
             fenced = ErrorCode.FENCED_INSTANCE_ID

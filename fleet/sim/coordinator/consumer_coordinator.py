@@ -235,15 +235,15 @@ def check(asked: ConsumerGroupHeartbeatRequest) -> None:
         raise RequestRefused(ErrorCode.UNSUPPORTED_ASSIGNOR)
 
 
-def check_epoch(member: ConsumerMember, told: int, owned: Reported | None) -> None:
+def check_epoch(member: ConsumerMember, epoch: int, owned: Reported | None) -> None:
     """Raises RequestRefused (FENCED_MEMBER_EPOCH) for an epoch that the member cannot have.
 
     Its previous epoch is taken where the answer to its last heartbeat may have been lost: if it
     owns nothing but what it was given.
     """
-    if told in (JOINING, member.epoch):
+    if epoch in (JOINING, member.epoch):
         return
-    lost_an_answer = told < member.epoch and told == member.previous_epoch
+    lost_an_answer = epoch < member.epoch and epoch == member.previous_epoch
     if not lost_an_answer or owned is None or not _is_within(owned, member):
         raise RequestRefused(ErrorCode.FENCED_MEMBER_EPOCH)
 
@@ -344,8 +344,10 @@ class _Heartbeat:
     def answered(self, client: Client) -> tuple[ConsumerGroupHeartbeatResponse, Records]:
         records: Records = []
         old = self._member(records)
-        told = self._as_told(old, client)
-        new = told if told is old and self._is_settled(old) else self._step(old, told, records)
+        member = self._as_told(old, client)
+        new = (
+            member if member is old and self._is_settled(old) else self._step(old, member, records)
+        )
         self.shard.expect_heartbeat(self.group.id, self.asked.member_id)
         return self._answer(old, new), records
 
@@ -358,18 +360,20 @@ class _Heartbeat:
             and not group.must_check_topics(self.shard.now)
         )
 
-    def _step(self, old: ConsumerMember, told: ConsumerMember, records: Records) -> ConsumerMember:
+    def _step(
+        self, old: ConsumerMember, member: ConsumerMember, records: Records
+    ) -> ConsumerMember:
         """The member after its next step."""
-        group, renamed = self.group, told.topics != old.topics
-        if renamed and group.topics and told.topics != group.topics:
+        group, renamed = self.group, member.topics != old.topics
+        if renamed and group.topics and member.topics != group.topics:
             raise FleetError(f"members of group {group.id} subscribe to other topics")
-        if told != old:
-            records.append(ConsumerRecord(MEMBER, group.id, told.id, MemberValue.of(told)))
+        if member != old:
+            records.append(ConsumerRecord(MEMBER, group.id, member.id, MemberValue.of(member)))
         epoch = group.epoch
         if renamed or group.must_check_topics(self.shard.now):
-            epoch = self._look_at_topics(told, records, bumps=renamed)
-        target_epoch, target = self._target(epoch, told, records)
-        return self._reconciled(told, target_epoch, target, records)
+            epoch = self._look_at_topics(member, records, bumps=renamed)
+        target_epoch, target = self._target(epoch, member, records)
+        return self._reconciled(member, target_epoch, target, records)
 
     # The member.
 
@@ -429,10 +433,10 @@ class _Heartbeat:
 
     # The group.
 
-    def _look_at_topics(self, told: ConsumerMember, records: Records, *, bumps: bool) -> int:
+    def _look_at_topics(self, member: ConsumerMember, records: Records, *, bumps: bool) -> int:
         """The group epoch with the member as it tells."""
         group, shard = self.group, self.shard
-        hashed = group_hash(told.topics, shard.image)
+        hashed = group_hash(member.topics, shard.image)
         epoch = group.epoch
         if bumps or hashed != group.metadata_hash:
             epoch += 1
@@ -440,32 +444,32 @@ class _Heartbeat:
         group.note_topic_check(shard.now + NEXT_TOPIC_CHECK_MS, epoch)
         return epoch
 
-    def _target(self, epoch: int, told: ConsumerMember, records: Records) -> tuple[int, Target]:
+    def _target(self, epoch: int, member: ConsumerMember, records: Records) -> tuple[int, Target]:
         group, shard = self.group, self.shard
         interval = shard.settings.assignment_interval_ms
         if group.target_epoch >= epoch or not may_compute(group, interval, shard.now):
-            return group.target_epoch, group.target_of(told)
-        target, more = computed(group, told, epoch=epoch, image=shard.image, now=shard.now)
+            return group.target_epoch, group.target_of(member)
+        target, more = computed(group, member, epoch=epoch, image=shard.image, now=shard.now)
         records += more
         return epoch, target
 
     # The answer.
 
     def _reconciled(
-        self, told: ConsumerMember, epoch: int, target: Target, records: Records
+        self, member: ConsumerMember, epoch: int, target: Target, records: Records
     ) -> ConsumerMember:
-        if told.is_reconciled_to(epoch):
-            return told
+        if member.is_reconciled_to(epoch):
+            return member
         group, owned = self.group, self.asked.topic_partitions
         new = Reconciliation(
             epoch=epoch,
             target=target,
-            names=told.topics,
+            names=member.topics,
             reported=None if owned is None else owned_by_id(owned),
             image=self.shard.image,
             epoch_of=group.epoch_of,
-        ).next_of(told)
-        if new != told:
+        ).next_of(member)
+        if new != member:
             value = CurrentValue.of(new)
             records.append(ConsumerRecord(CURRENT, group.id, new.id, value))
             if new.state is ConsumerMemberState.UNREVOKED:

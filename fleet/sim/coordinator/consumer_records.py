@@ -54,17 +54,17 @@ class MemberValue:
     def of(cls, member: ConsumerMember) -> "MemberValue":
         """As the coordinator writes it for a member."""
         topics = tuple(sorted(member.topics))
-        told = (member.instance, member.rack, member.client, member.host)
+        names = (member.instance, member.rack, member.client, member.host)
         timeout = member.rebalance_timeout_ms
-        return cls(*told, topics, timeout, member.assignor)
+        return cls(*names, topics, timeout, member.assignor)
 
     def written(self) -> bytes:
         """The value's bytes: no regular expression, and a classic member that is null, in full."""
-        told = (self.instance, self.rack, self.client, self.host)
+        names = (self.instance, self.rack, self.client, self.host)
         return b"".join(
             (
                 b"\0\0",
-                *map(_text, told),
+                *map(_text, names),
                 uvarint(len(self.topics) + 1),
                 *map(_text, self.topics),
                 _text(""),

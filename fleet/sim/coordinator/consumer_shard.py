@@ -301,9 +301,9 @@ def _rebalance(group: str, member: str) -> str:
 
 # Members of KIP-848 groups that go: for good, for a while, by a timer, or by an administrator.
 #
-# Whoever goes for good takes its target with it and raises the group epoch, once for all who go by
-# one request. A static member that goes for a while (-2) keeps what it has until its session
-# ends: whoever comes with its instance id inherits it, and nothing is moved.
+# A member that goes for good takes its target with it and raises the group epoch, once for all
+# members of one request. A static member that goes for a while (-2) keeps what it has until its
+# session ends: the next member with its instance id inherits it, and nothing is moved.
 
 
 Records = list[ConsumerRecord]

@@ -3,7 +3,7 @@
 Problem: the model and Kafka's own code have to be asked the same and to answer alike, field by
 field. Choice: the fields of Kafka's messages under Kafka's names in snake_case, in named tuples
 (immutable, compared by value, and made in a third of a microsecond, which counts at 100,000 events
-a second). Cost: two messages of one shape compare equal; whoever compares looks at the class, too.
+a second). Cost: two messages of one shape compare equal; a comparison includes the class.
 
 Fields that a coordinator does not look at are left out (throttle times, reasons, racks of classic
 members). Times are milliseconds, bytes are a consumer's own (docs/contributing/protocol.md 3.3).
@@ -156,7 +156,7 @@ class HeartbeatResponse(NamedTuple):
 
 
 class MemberIdentity(NamedTuple):
-    """A member that leaves; with an empty id the owner of the instance id, whoever it is."""
+    """A member that leaves; with an empty id the owner of the instance id."""
 
     member_id: str = UNKNOWN_MEMBER
     group_instance_id: str | None = None

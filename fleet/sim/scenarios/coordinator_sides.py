@@ -50,14 +50,14 @@ def subscription(
 
     `last`: the assignment of that generation, which a sticky member repeats as its user data.
     """
-    told = b"\xff\xff\xff\xff"
+    user_data = b"\xff\xff\xff\xff"
     if last is not None:
-        told = encoding.blob(_partitions(last) + encoding.i32(generation))
+        user_data = encoding.blob(_partitions(last) + encoding.i32(generation))
     return b"".join(
         (
             encoding.i16(3),
             _ONE_TOPIC,
-            told,
+            user_data,
             _partitions(owned),
             encoding.i32(generation),
             encoding.text(""),
@@ -66,20 +66,20 @@ def subscription(
 
 
 @lru_cache(maxsize=1 << 14)
-def claimed(member_id: str, instance_id: str | None, told: bytes) -> ReportedMember:
+def claimed(member_id: str, instance_id: str | None, blob: bytes) -> ReportedMember:
     """A member as the leader reads it."""
     at = 2 + len(_ONE_TOPIC)
-    (size,) = _I32.unpack_from(told, at)
+    (size,) = _I32.unpack_from(blob, at)
     at += 4 + max(0, size)
-    (topics,) = _I32.unpack_from(told, at)
+    (topics,) = _I32.unpack_from(blob, at)
     at += 4
     owned: tuple[int, ...] = ()
     if topics:
         at += 2 + len(TOPIC)
-        (count,) = _I32.unpack_from(told, at)
-        owned = struct.unpack_from(f">{count}i", told, at + 4)
+        (count,) = _I32.unpack_from(blob, at)
+        owned = struct.unpack_from(f">{count}i", blob, at + 4)
         at += 4 + 4 * count
-    return ReportedMember(member_id, instance_id, owned, _I32.unpack_from(told, at)[0])
+    return ReportedMember(member_id, instance_id, owned, _I32.unpack_from(blob, at)[0])
 
 
 def assignment(partitions: Iterable[int]) -> bytes:
@@ -87,13 +87,13 @@ def assignment(partitions: Iterable[int]) -> bytes:
     return encoding.i16(0) + _partitions(partitions) + encoding.blob(b"")
 
 
-def assigned(told: bytes) -> tuple[int, ...]:
+def assigned(blob: bytes) -> tuple[int, ...]:
     """What a member reads of it; nothing where the leader sent nothing."""
-    if len(told) < 6 or not _I32.unpack_from(told, 2)[0]:
+    if len(blob) < 6 or not _I32.unpack_from(blob, 2)[0]:
         return ()
     at = 8 + len(TOPIC)
-    (count,) = _I32.unpack_from(told, at)
-    return struct.unpack_from(f">{count}i", told, at + 4)
+    (count,) = _I32.unpack_from(blob, at)
+    return struct.unpack_from(f">{count}i", blob, at + 4)
 
 
 def _partitions(owned: Iterable[int]) -> bytes:

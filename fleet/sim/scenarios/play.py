@@ -297,13 +297,13 @@ class ScenarioRun:
 
     @property
     def _is_settled(self) -> bool:
-        """Nothing is under way; whoever lives has its share, and nobody is in the group besides."""
+        """Nothing is under way; the living members, and no others, have their shares."""
         if self._unloaded or not self.coordinator.is_at_rest:
             return False
         everybody = list(self.clients.values())
         if self.ownership.unowned and any(c.state is not ClientState.DOWN for c in everybody):
             return False
-        # From whoever was not settled before: those in front of it mostly are.
+        # From the member that was not settled before: those in front of it mostly are.
         places = chain(range(self._unsettled, len(everybody)), range(self._unsettled))
         for place in places:
             each = everybody[place]
@@ -385,7 +385,7 @@ class ScenarioRun:
                 self._plan(each.lasts, client.start)
 
     def _fail_over(self, lasts: int) -> None:
-        """Nobody coordinates for so long; then whoever has loaded the log."""
+        """Nobody coordinates for so long; then the broker that has loaded the log."""
         self.trace.append(f"{self.now / 1000:.3f} s: the coordinator is away for {lasts} ms")
         self._unloaded += 1
         self._answered(self.coordinator.unload())

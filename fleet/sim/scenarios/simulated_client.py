@@ -539,7 +539,7 @@ class ClassicClient(SimulatedClient):
         )
 
     def _not_synced(self, code: int) -> None:
-        if code in MOVED:  # what it owns is its own; it asks again, of whoever coordinates then
+        if code in MOVED:  # what it owns is its own; it asks the next coordinator
             self._join_in_turn()
             return
         if not self._forgot(code):
