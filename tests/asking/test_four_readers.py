@@ -336,7 +336,6 @@ def told(ground: Ground, clock: SystemClock) -> Told:
             shown = watch.latest().value
         finally:
             watch.close()
-    assert shown is not None
     return Told(
         status={each.group: each for each in found if each.group in names},
         exported=exported,

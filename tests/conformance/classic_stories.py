@@ -134,7 +134,6 @@ class _Writer:
     def _next(self, member: Member) -> Act:
         """The missing member does what is missing."""
         group = self.player.group
-        assert group is not None
         if group.state is ClassicState.PREPARING_REBALANCE:
             away = [m for m in self.members if self._away(m)]
             return self._rejoin(self.numbers.choice(away)) if away else self._advance(member)
@@ -147,7 +146,6 @@ class _Writer:
 
     def _away(self, member: Member) -> bool:
         group = self.player.group
-        assert group is not None
         if member.member_id in group.pending_join:
             return True
         known = group.members.get(member.member_id)

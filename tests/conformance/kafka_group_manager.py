@@ -185,7 +185,6 @@ class KafkaGroupManager:
         self._process.wait()
         self._reader.join()
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
             pipe.close()
 
     def play(self, scenarios: Iterable[Scenario]) -> Iterator[list[Played]]:
@@ -193,7 +192,6 @@ class KafkaGroupManager:
 
         Raises RuntimeError where the harness itself is wrong, with Java's stack trace.
         """
-        assert self._process.stdin is not None
         coming = iter(scenarios)
         under_way = 0
         while True:

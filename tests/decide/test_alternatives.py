@@ -121,8 +121,6 @@ def test_a_backlog_is_waited_for_where_it_ever_ends() -> None:
     assert replace(later, starts_in_s=0.0, way=now.way, backlog=now.backlog) == replace(
         now, chosen=False, cheapest=False
     )
-    assert later.backlog is not None
-    assert now.backlog is not None
     assert 0 < later.backlog < now.backlog
     never = ways(flowing((5_000, 10.0), (5_000, 10.0)), 4)
     assert list(never) == ["all at once", "one by one"]

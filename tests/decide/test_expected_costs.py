@@ -51,7 +51,6 @@ def test_what_is_expected_lies_within_the_promise() -> None:
             expected_cost = step.expected_cost
             kinds.add(step.kind)
             assert expected_cost.rebalances_expected is not None, (fleet.worker, held, step)
-            assert expected_cost.moved_expected is not None
             promised = range(expected_cost.rebalances_min, expected_cost.rebalances_max + 1)
             assert expected_cost.rebalances_expected in promised, (fleet.worker, held, topics, step)
             assert expected_cost.moved_expected >= (expected_cost.moved_min or 0)
@@ -60,7 +59,6 @@ def test_what_is_expected_lies_within_the_promise() -> None:
                 or expected_cost.moved_expected <= expected_cost.moved_max
             )
             if expected_cost.downtime_s is not None:
-                assert expected_cost.downtime_p95_s is not None
                 assert 0 <= expected_cost.downtime_s <= expected_cost.downtime_p95_s
                 assert expected_cost.settled_s is not None
             assert expected_cost.backlog is None, "no rate is known here"
@@ -79,11 +77,9 @@ def test_those_who_come_after_the_first_pause_what_it_was_given() -> None:
         1,
     )
     assert first.expected_cost.downtime_s is None
-    assert first.expected_cost.settled_s is not None
     assert first.expected_cost.settled_s < 1
     assert others.expected_cost.downtime_s is not None
     together = planned(state_snapshot(spec(worker=RANGE)), 3).steps[0].expected_cost
-    assert together.settled_s is not None
     assert together.settled_s > 3
 
 
@@ -108,10 +104,8 @@ def test_it_is_near_what_was_measured(
     seen = state_snapshot(spec(worker=worker), held=held, topics={"orders": 24})
     rhythm = replace(report(100, 2.2, 10), joined_at=NOW - 6.0)
     (step,) = planned(replace(seen, reports=(rhythm,)), wanted).steps
-    assert step.expected_cost.settled_s is not None
     assert min(settled / 1.5, settled - 0.1) <= step.expected_cost.settled_s
     assert step.expected_cost.settled_s <= max(settled * 1.5, settled + 0.1)
-    assert step.expected_cost.downtime_s is not None
     assert abs(step.expected_cost.downtime_s - pause) <= 0.2
 
 
@@ -136,10 +130,7 @@ def test_a_pause_is_what_lies_beyond_the_usual_gap(worker: dict) -> None:
     assert pauses[0] == pauses[1]
     assert pauses[3] == costs[3].downtime_s == 0.0
     assert (_rest(worlds[4], 0.2), _rest(worlds[5], 0.2)) == (pytest.approx(0.6), 0.65)
-    assert pauses[4] is not None
     assert pauses[4] <= pauses[1]
-    assert pauses[1] is not None
-    assert pauses[2] is not None
     assert 0.05 <= pauses[2] - pauses[1] <= 0.2
     assert len({expected_cost.settled_s for expected_cost in costs}) == 1
 
@@ -167,18 +158,13 @@ def test_a_roll_is_played_as_handovers() -> None:
         planned(state_snapshot(held=n), n, roll=True).steps[0].expected_cost for n in (3, 12)
     )
     assert (few.rebalances_expected, few.moved_expected) == (0, 0)
-    assert few.downtime_p95_s is not None
     assert few.downtime_p95_s < 0.2
-    assert few.settled_s is not None
-    assert more.settled_s is not None
     assert more.settled_s > few.settled_s
     wide = spec(rollout={"max_parallel": 4})
     at_once = planned(state_snapshot(wide, held=12), 12, roll=True).steps[0].expected_cost
-    assert at_once.settled_s is not None
     assert at_once.settled_s < more.settled_s
     group = SimulatedGroup("range", True, 12, 500, 180_000, 300_000, 250)
     cost = simulate_change(group, "hand over", 6, 6, 2)
-    assert cost is not None
     assert all(cost.unowned), "each of them is handed over"
 
 
@@ -186,7 +172,6 @@ def test_members_from_nothing_pause_nothing() -> None:
     """Nobody owned anything before; the broker's initial delay is time until it is settled."""
     (step,) = planned(state_snapshot(held=0), 3).steps
     assert (step.expected_cost.rebalances_expected, step.expected_cost.downtime_s) == (1, None)
-    assert step.expected_cost.settled_s is not None
     assert 3 < step.expected_cost.settled_s < 8
 
 
@@ -199,14 +184,12 @@ def test_a_standstill_pauses_until_the_next_members_own_it() -> None:
         None,
         None,
     )
-    assert opened.expected_cost.downtime_s is not None
     assert opened.expected_cost.downtime_s > 3
 
 
 def test_what_the_model_does_not_know_has_no_figures() -> None:
     """Members that are not ours; a roll that changes the subscription of each under KIP-848."""
     seen = state_snapshot(held=2)
-    assert seen.group is not None
     theirs = group_of((*seen.group.members, member("theirs-1")))
     (step,) = planned(replace(seen, group=theirs), 4).steps
     assert (step.expected_cost.rebalances_expected, step.expected_cost.settled_s) == (None, None)
@@ -275,8 +258,6 @@ def test_each_step_begins_with_what_the_one_before_left() -> None:
     """While members are fewer than records need, more wait after each step; then fewer."""
     seen = flowing((5_000, 10.0), (5_000, 10.0))
     roll, more = planned(seen, 4, roll=True).steps
-    assert roll.expected_cost.backlog is not None
-    assert more.expected_cost.backlog is not None
     assert 10_000 < roll.expected_cost.backlog < more.expected_cost.backlog
 
 
@@ -292,13 +273,9 @@ def test_a_large_group_is_played_by_a_smaller_one() -> None:
     """Counts of partitions are of the whole group, and the figures come at once."""
     group = SimulatedGroup("cooperative-sticky", True, 10_000, 500, 180_000, 300_000, 250)
     cost = simulate_change(group, "open", 900, 100)
-    assert cost is not None
     assert cost.rebalances == 2
     assert 900 <= cost.moved <= 1100
     small = simulate_change(group._replace(partitions=320), "open", 29, 3)
-    assert small is not None
     assert cost.settled == small.settled
     longer, shorter = (simulate_change(group, "hand over", 1000, n) for n in (1000, 500))
-    assert longer is not None
-    assert shorter is not None
     assert longer.settled == pytest.approx(shorter.settled * 2, 0.1)

@@ -348,7 +348,6 @@ def test_promises_that_do_not_hold_are_said(change: dict, note: str) -> None:
 def test_notes_name_strangers_poison_and_unreadable_records() -> None:
     """Other people's members, stopped partitions and unreadable records are named."""
     seen = state_snapshot(held=2)
-    assert seen.group is not None
     external_members = (
         member("theirs-1"),
         member("x", member_id="consumer-9", instance_id=None, client_id="sarama"),

@@ -28,7 +28,6 @@ def _unsettled(state: GroupState) -> StateSnapshot:
 
 def _with_member(name: str) -> StateSnapshot:
     seen = state_snapshot(held=3)
-    assert seen.group is not None
     return replace(seen, group=replace(seen.group, members=(*seen.group.members, member(name))))
 
 

@@ -128,7 +128,6 @@ def test_shrinking_goes_to_the_most_that_was_asked() -> None:
     for seconds, lag in ((0, 100), (20, 400), (40, 100), (60, 200)):
         decision = look(lag, current=8, scaling=scaling, memory=memory, now=NOW + seconds)
         memory = decision.memory
-    assert decision is not None
     assert decision.wanted == 4
 
 

@@ -65,7 +65,6 @@ def test_it_begins_with_the_rebalance_above_the_budget() -> None:
     seen = flapping()
     assert look(seen[:5], 1000) is None
     storm = look(seen[:6], seen[5].ended_at)
-    assert storm is not None
     assert storm.since == seen[5].ended_at
     assert storm.sentence == (
         "storm for 0 s: 6 rebalances in the last 10 min, budget 5; "
@@ -80,18 +79,15 @@ def test_it_ends_only_after_a_while_below_half_of_the_budget() -> None:
     begun = seen[-1].ended_at
     assert look(seen, begun) is not None
     at_three = look(seen, 200 + 600 - 1 + 1 - 0.5)
-    assert at_three is not None
     assert at_three.cooldown_since is None
     low = 300 + 600.0  # the fourth has left the window: two are in it
     cooling_down = look(seen, low + 119)
-    assert cooling_down is not None
     assert (cooling_down.cooldown_since, cooling_down.rebalances) == (low, 1)
     assert "orders-3 joins every 100 s" in cooling_down.sentence.replace("2 min", "100 s")
     assert cooling_down.sentence.endswith("; cooling down")
     assert look(seen, low + 120) is None
     again = [*seen, came(low + 60, "orders-3"), came(low + 61, "orders-3")]
     lasting = look(again, low + 130)
-    assert lasting is not None
     assert lasting.cooldown_since is None
     assert lasting.since == begun
 
@@ -124,10 +120,8 @@ def test_a_long_storm_keeps_its_beginning() -> None:
     """What is read reaches two windows back; the state remembers the rest."""
     seen = flapping(times=200)
     first = look(seen[:20], seen[19].ended_at)
-    assert first is not None
     now = seen[-1].ended_at
     later = look([r for r in seen if r.ended_at > now - reach(BUDGET)], now, before=first)
-    assert later is not None
     assert later.since == first.since
 
 
@@ -138,7 +132,6 @@ def test_churn_alone_is_a_storm() -> None:
     seen = [came(0, "a-1", moved=moved), came(60, "a-2", moved=moved)]
     assert look(seen[:1], 60, budget=budget) is None
     storm = look(seen, 60, budget=budget)
-    assert storm is not None
     assert "24 partitions moved, budget 20" in storm.sentence
     assert look(seen, 60) is None
 
@@ -146,7 +139,6 @@ def test_churn_alone_is_a_storm() -> None:
 def test_a_name_without_end_is_told_by_its_ends() -> None:
     """A client's id may have 32,767 characters, and these words are labels and annotations."""
     storm = look(flapping("a" * 30_000 + "b" * 2_000), 250.0)
-    assert storm is not None
     assert storm.top_offender == "a" * 60 + "…" + "b" * 60
     assert storm.summary == f"{storm.top_offender} joins and leaves every 40 s"
 
@@ -211,7 +203,6 @@ def test_cause_and_worst_member_in_words(
 ) -> None:
     """What a person reads first."""
     storm = look(seen, max(r.ended_at for r in seen))
-    assert storm is not None
     assert storm.cause == cause
     if words is not None:
         assert (storm.top_offender, storm.summary) == (member, words)
@@ -222,7 +213,6 @@ def test_clients_name_members_whose_ids_do_not() -> None:
     ids = [f"id{n}" for n in range(6)]
     seen = [one for n, i in enumerate(ids) for one in (came(n * 40, i), went(n * 40 + 20, i))]
     storm = look(seen, 300, clients=dict.fromkeys(ids, "billing"))
-    assert storm is not None
     assert storm.summary == "client billing joins and leaves every 40 s"
 
 
@@ -232,7 +222,6 @@ def test_second_cooperative_rounds_belong_to_their_cause() -> None:
     for n in range(4):
         seen += [came(n * 50, "orders-3"), rebalance(n * 50 + 3, cause=Cause.SECOND_ROUND)]
     storm = look(seen, 200)
-    assert storm is not None
     assert storm.rebalances == 8
     assert storm.summary == "orders-3 joins every 50 s"
 
@@ -308,16 +297,13 @@ def test_ten_groups_at_once_are_one_storm() -> None:
     """Nine are nine; ten are one, until at most five are left for a while."""
     assert together(_storms(9), 1000) is None
     storm = together(_storms(10), 1000)
-    assert storm is not None
     assert storm.cause == "many groups"
     assert "10 groups in a storm at once (group-0, group-1, group-2 and 7 more)" in storm.sentence
     kept = from_json(ClusterStorm, json.loads(json.dumps(as_json(storm))))
     assert kept == storm
     lasting = together(_storms(6), 1010, before=storm)
-    assert lasting is not None
     assert lasting.cooldown_since is None
     cooling_down = together(_storms(5), 1020, before=lasting)
-    assert cooling_down is not None
     assert cooling_down.cooldown_since == 1020
     assert together(_storms(5), 1139, before=cooling_down) is not None
     assert together(_storms(5), 1140, before=cooling_down) is None
@@ -327,22 +313,18 @@ def test_a_move_of_coordinators_is_one_storm() -> None:
     """It lasts as long as a storm that it caused may; a second move prolongs it."""
     move = CoordinatorMove(at=1000.0, partitions=17, of=50, lost=(2,), gained=(0, 1))
     storm = together([], 1005, moves=[move])
-    assert storm is not None
     assert (storm.cause, storm.since) == ("coordinator move", 1000.0)
     assert "17 of 50 coordinators moved from broker 2 to brokers 0, 1 5 s ago" in storm.sentence
     kept = from_json(ClusterStorm, json.loads(json.dumps(as_json(storm))))
     assert together([], 1719, before=kept) is not None
     assert together([], 1720, before=kept) is None
     second = together([], 1700, before=kept, moves=[replace(move, at=1700.0)])
-    assert second is not None
     assert second.since == 1000.0
     assert together([], 1800, before=second) is not None
     rest = replace(move, at=1003.0, partitions=3, gained=(0,))
     third = together([], 1004, before=kept, moves=[rest])
-    assert third is not None
     assert "20 of 50 coordinators moved from broker 2 to brokers 0, 1" in third.summary
     both = together(_storms(12), 1010, before=kept)
-    assert both is not None
     assert both.cause == "coordinator move"
     assert "12 groups in a storm" in both.summary
 
@@ -406,7 +388,6 @@ def test_ten_groups_in_a_look_are_the_clusters_storm() -> None:
     seen = [replace(r, group=f"g{n}") for n in range(12) for r in flapping(every=4)]
     watch = StormWatch().refresh(FILE, seen, now=24.0)
     assert len(watch.storms) == 12
-    assert watch.cluster is not None
     assert watch.cluster.groups == 12
 
 
@@ -433,10 +414,8 @@ def _ended(before: Storm | None, rebalances: Any, now: float) -> float:
 def test_a_clock_set_back_holds_a_calming_storm_for_its_calm(back: int) -> None:
     """From then on: not until the clock has caught up."""
     cooling_down = look([], 900, before=look(flapping(times=3), 200))
-    assert cooling_down is not None
     assert cooling_down.cooldown_since == 900
     after = look([], 900 - back, before=cooling_down)
-    assert after is not None
     assert (after.summary, after.since <= 900 - back) == (cooling_down.summary, True)
     assert _ended(after, [], 900 - back) == BUDGET.cooldown
     lasting = look(flapping(times=3), 200)
@@ -448,7 +427,6 @@ def test_a_clock_set_back_keeps_a_storm_that_goes_on() -> None:
     """By what the log tells of the time that it is now."""
     storm = look(flapping(times=9), 360)
     for_now = look(flapping(times=9, start=-7200), 360 - 7200, before=storm)
-    assert for_now is not None
     assert for_now.cooldown_since is None
     assert _ended(for_now, flapping(times=9, start=-7200), 360 - 7200) > BUDGET.cooldown
 

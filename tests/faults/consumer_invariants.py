@@ -55,7 +55,6 @@ class Owners:
 
 
 def _partitions(record: Record, name: str) -> set[tuple[str, int]]:
-    assert record.value is not None
     parts = record.value[name] or ()
     return {(str(each["topicId"]), int(p)) for each in parts for p in each["partitions"]}
 

@@ -33,7 +33,6 @@ def cut_off(pid: int, ports: Collection[int], *, answers_only: bool = False) -> 
     not; a new one cannot be opened.
     """
     groups = _groups()
-    assert groups is not None
     name = f"cut-{uuid.uuid4().hex[:8]}"
     family = [pid, *_children(pid)]
     (groups / name).mkdir()

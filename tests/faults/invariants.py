@@ -74,7 +74,6 @@ def assignments(record: Record) -> dict[str, set[tuple[str, int]]]:
 
     The client id would be the worker's name, but a static replacement keeps its predecessor's.
     """
-    assert record.value is not None
     members = record.value["members"] or ()
     return {m["groupInstanceId"] or m["memberId"]: _assignment(m["assignment"]) for m in members}
 
@@ -99,7 +98,6 @@ def one_owner(seen: Evidence) -> list[str]:
     """I1, by the coordinator's records and by what the workers lived."""
     found = consumer.shared_partitions(seen.records) if seen.is_consumer else []
     for record in rounds(seen):
-        assert record.value is not None
         owners = Counter(tp for each in assignments(record).values() for tp in each)
         found += [
             f"I1: generation {record.value['generation']} gives {tp} to {count} members"
@@ -186,7 +184,6 @@ def by_owners(seen: Evidence) -> list[str]:
     """I4: who commits owns, and has processed what it commits."""
     owners: dict[tuple[int, int], set[str]] = defaultdict(set)
     for record in rounds(seen):
-        assert record.value is not None
         for instance, tps in assignments(record).items():
             for _, partition in tps:
                 owners[int(record.value["generation"]), partition].add(instance.rpartition("-")[2])

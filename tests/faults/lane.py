@@ -173,7 +173,6 @@ class Lane:
             return self._judge(journal_before)
 
     def _judge(self, journal_before: int) -> list[str]:
-        assert self._before is not None
         seen = self._collector.evidence([*self.troubles, *self.away])
         found = broken(seen)
         orphaned = len(self.group.events("orphans"))

@@ -197,7 +197,6 @@ def test_manager_in_mid_change(name, shop, own_broker):
     watch_and_kill(shop, manager, moment)
     with shop.fleet() as fleet:
         left = fleet.store.change(shop.group)
-        assert left is not None
         assert left.state is ChangeState.RUNNING, "the kill came too late to prove anything"
     shop.apply(wanted)
     slots = wanted or start

@@ -62,8 +62,6 @@ def test_samples_are_thinned_and_forgotten():
         samples.record("c", 1e6 + 5.0 * step, {TP: step * 10})
     assert len(rows(samples)) < 180
     ((last, first),) = samples.around("c", [(TP, 14_400)]).values()
-    assert last is not None
-    assert first is not None
     assert last[0] <= 1e6 + 7200 <= first[0] <= last[0] + 300.0
     newest = rows(samples)[-1]
     samples.record("c", newest[0] + KEEP + 1.0, {TP: 99_999})

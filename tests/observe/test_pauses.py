@@ -103,7 +103,6 @@ class Looking:
         """Whatever it is at."""
         self.process.kill()
         self._thread.join()
-        assert self.process.stdout is not None
         self.process.stdout.close()
         self.process.wait()
 

@@ -103,7 +103,6 @@ class Cast:
                 [sys.executable, "-m", "tests.scenarios.cast"], stdin=subprocess.PIPE
             )
             stream = self.processes[end].stdin
-            assert stream is not None
             stream.write(json.dumps([began, members]).encode())
             stream.close()
 

@@ -65,12 +65,10 @@ def test_invariants_see_faults(number, name) -> None:
         world = world.having(1, thief)
     elif number == 2:  # topics that the group has not heard of yet
         group = space.group_of(world)
-        assert group is not None
         group.set_epoch(group.epoch, 7)
         group.note_topic_check(0, 0)
     else:
         group = space.group_of(world)
-        assert group is not None
         (member,) = group.members.values()
         group.members[member.id] = member.having(epoch=member.epoch + 1)
     assert (space.broken(world) or "").startswith(name)

@@ -97,13 +97,11 @@ class KubeApi:
         """The server answers nothing, its connections stand. On a busy machine its threads go on
         for a moment after the signal: they are waited for.
         """
-        assert self._server is not None
         self._server.send_signal(signal.SIGSTOP)
         self._wait(self._stands, 20)
 
     def _stands(self) -> None:
         """AssertionError while a thread of the server is not stopped."""
-        assert self._server is not None
         states = [
             path.read_text().rpartition(")")[2].split()[0]
             for path in Path(f"/proc/{self._server.pid}/task").glob("*/stat")
@@ -111,7 +109,6 @@ class KubeApi:
         assert set(states) <= {"T", "Z"}, states
 
     def thaw(self) -> None:
-        assert self._server is not None
         self._server.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:

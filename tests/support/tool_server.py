@@ -57,8 +57,6 @@ class ToolServer:
         with self._lock:
             process = self._process or self._start()
             self._process = None
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write("\t".join(words).encode() + b"\n")
             process.stdin.flush()
             length = process.stdout.readline()
