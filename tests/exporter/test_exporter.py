@@ -1,6 +1,5 @@
 """`fleet exporter` on a real broker: what Prometheus gets."""
 
-import json
 import os
 import signal
 import subprocess
@@ -19,13 +18,10 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
-from fleet.commands.answers import as_answer
 from fleet.errors import Unreachable
 from fleet.exporter import Exporter
 from fleet.log.readers.tail import Tail
 from fleet.manager.cycle import Fleet
-from fleet.manager.lag_assessment import lag_statuses
-from fleet.observe.admin import Observer
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import SlotTargets
 from fleet.slots.store import Store
@@ -221,50 +217,3 @@ def test_it_is_ready_after_a_look_at_every_broker(broker, config, tmp_path):
             looking.partial = True
             exporter.refresh()
             assert ready() == (200, "ok")
-
-
-def test_without_the_log_the_coordinators_tell_the_same(bootstrap, topic, unique):
-    """Both ways of a watcher, and the snapshot of one group, agree."""
-    group, config = f"same-{unique}", {"bootstrap.servers": bootstrap}
-    commit(bootstrap, group, topic, 3)
-    clock = SystemClock()
-    with polling(bootstrap, group, topic), Tail(config, cluster="t", clock=clock).start() as tail:
-        until(
-            lambda: (seen := tail.summaries().get(group)) is not None and seen.members > 0,
-            "a member",
-        )
-        assert tail.catch_up(20)
-        found = []
-        for kept in (tail, None):
-            looking = GroupWatcher(cluster="t", config=config, clock=clock, tail=kept)
-            seen = looking.refresh()
-            rows = [i for i, g in enumerate(seen.commits.group) if seen.commits.groups[g] == group]
-            facts = seen.facts[group]
-            assert seen.from_log is (kept is not None)
-            assert seen.problems == ()
-            assert lag_statuses(seen)[group].status == "OK"
-            found.append(
-                (
-                    facts.state,
-                    facts.type,
-                    facts.members,
-                    sorted(int(seen.lag.records[i]) for i in rows),
-                )
-            )
-            looking.close()
-        assert found[0] == found[1]
-        answer = Observer(cluster="t", config=config, clock=clock).snapshot([group]).groups[group]
-        lags = sorted(p.lag for p in answer.partitions if p.lag is not None)
-        assert found[0] == (answer.state, answer.type, len(answer.members), lags)
-
-
-def test_json_of_a_verdict_is_json(bootstrap, topic, unique):
-    """What `fleet status -o json` shows of it."""
-    group, clock = f"json-{unique}", SystemClock()
-    commit(bootstrap, group, topic, 3)
-    looking = GroupWatcher(
-        cluster="t", config={"bootstrap.servers": bootstrap}, clock=clock, tail=None
-    )
-    answer = as_answer(lag_statuses(looking.refresh())[group])
-    assert json.loads(json.dumps(answer))["status"] == "OK"
-    looking.close()

@@ -176,18 +176,6 @@ def test_a_member_of_a_deleted_topic_is_named_so(config, topic_of, unique):
     client.close()
 
 
-def test_retention_and_recreation_have_their_cases(config, topic_of, unique):
-    """Below the log start the readable records count; beyond the end nothing does."""
-    topic = topic_of("t", 2, 10)
-    commit(config, f"g-{unique}", topic, 2, 99)
-    admin = AdminClient(config)
-    for future in admin.delete_records([KafkaPartition(topic, 0, 7)]).values():
-        future.result(120)
-    below, beyond = observer(config).snapshot([f"g-{unique}"]).groups[f"g-{unique}"].partitions
-    assert (below.case, below.log_start, below.lag) == (LagCase.BELOW_START, 7, 3)
-    assert (beyond.case, beyond.lag) == (LagCase.BEYOND_END, None)
-
-
 def test_age_and_rates_come_from_looks_before(config, topic_of, unique):
     """Lag in seconds is unknown at first, then told by samples; rates need the last look."""
     topic = topic_of("t", 1, 10)
@@ -266,13 +254,6 @@ def test_one_groups_look_asks_for_no_other(config, topic_of, unique, monkeypatch
     sent.clear()
     assert not look.snapshot([none]).groups[none].exists
     assert {type(each).__name__ for each in sent} == {"MetadataRequest", "ListGroupsRequest"}
-
-
-def test_no_groups_asked_for_gives_topics_only(config, topic_of):
-    """An empty collection is not "all"."""
-    topic = topic_of("t", 2, 1)
-    snapshot = observer(config).snapshot([])
-    assert (snapshot.groups, snapshot.topics[topic]) == ({}, 2)
 
 
 def test_logs_of_single_partitions(config, topic_of):

@@ -15,7 +15,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.log.readers.tail import Tail
 from fleet.log.records import partition_for
 from fleet.log.replay.causes import Replay
-from fleet.model import Member, TopicPartition
+from fleet.model import Member
 from fleet.model.rebalances import Cause, Rebalance
 from fleet.observe.admin import Observer
 from tests.support import commits
@@ -125,20 +125,6 @@ def test_view_equals_the_coordinators_answers(config, topic, unique):
         assert present(again, classic) == present(again, consumer) == []
 
 
-def test_deleted_groups_and_offsets_go(config, topic, unique):
-    """Tombstones are obeyed: no ghost groups."""
-    group = f"gone-{unique}"
-    with members(config, topic, group, 1) as (one,):
-        commits.commit(one, [KafkaPartition(topic, number, 3) for number in range(4)])
-    with tailing(config) as tail:
-        assert len(tail.committed(group)) == 4
-        admin = AdminClient(config)
-        admin.delete_consumer_groups([group])[group].result(120)
-        until(lambda: tail.catch_up(10) and group not in tail.groups(), "the group to be gone")
-        assert tail.committed(group) == {}
-        assert group not in tail.summaries()
-
-
 def text(value: str) -> bytes:
     return struct.pack(">h", len(value)) + value.encode()
 
@@ -160,21 +146,6 @@ def write(config, group: str, *records: tuple[bytes, bytes | None]) -> None:
 def commit_of(group: str, partition: int, offset: int) -> tuple[bytes, bytes]:
     key = b"\x00\x01" + text(group) + text("made-up") + struct.pack(">i", partition)
     return key, struct.pack(">hqi", 3, offset, -1) + text("") + struct.pack(">q", 0)
-
-
-def test_commits_are_followed_to_their_tombstones(config, topic, unique):
-    """What comes after the first reading, too."""
-    group = f"followed-{unique}"
-    write(config, group, commit_of(group, 0, 5), commit_of(group, 1, 8))
-    with tailing(config) as tail:
-        at = {tp.partition: offset for tp, (offset, _) in tail.committed(group).items()}
-        assert at == {0: 5, 1: 8}
-        write(config, group, commit_of(group, 0, 7))
-        assert tail.catch_up(10)
-        assert tail.committed(group)[TopicPartition("made-up", 0)][0] == 7
-        write(config, group, *((commit_of(group, n, 0)[0], None) for n in (0, 1)))
-        assert tail.catch_up(10)
-        assert group not in tail.groups()
 
 
 def test_groups_are_chosen_and_reading_may_begin_late(config, topic, unique):

@@ -45,33 +45,21 @@ def test_what_stands_still_is_named() -> None:
     assert clock.monotonic() - began == pytest.approx(210, abs=2)
 
 
-def test_what_moves_in_circles_ends() -> None:
-    """A worker that is restarted for ever moves, and gets nowhere."""
+@pytest.mark.parametrize(
+    ("queue", "moves", "words"),
+    [
+        pytest.param(0.0, True, "waited 900 s for rest", id="in circles"),
+        pytest.param(3.0, False, "waited 180 s for rest: nothing moved", id="a third of a core"),
+        pytest.param(30.0, True, "waited 2700 s for rest", id="the busiest machine"),
+    ],
+)
+def test_it_ends(load: list[float], queue: float, moves: bool, words: str) -> None:
+    """On a busy machine later, by three times at most."""
+    load[0] = queue * (os.cpu_count() or 1)
     clock = ManualClock()
-    with pytest.raises(AssertionError, match="waited 900 s for rest"):
-        until(lambda: False, "rest", progress=lambda: int(clock.monotonic()), clock=clock)
-
-
-def test_who_gets_a_part_of_a_core_has_longer(load: list[float]) -> None:
-    """Three processes want each core: all that is awaited takes three times as long."""
-    load[0] = 3.0 * (os.cpu_count() or 1)
-    clock = ManualClock()
-    with pytest.raises(AssertionError, match="waited 180 s for rest: nothing moved"):
-        until(lambda: False, "rest", progress=lambda: 0, still=60, clock=clock)
-
-
-def test_it_ends_on_the_busiest_machine(load: list[float]) -> None:
-    """Thirty wait for each core, and the group goes on working: it is told all the same."""
-    load[0] = 30.0 * (os.cpu_count() or 1)
-    clock = ManualClock()
-    with pytest.raises(AssertionError, match="waited 2700 s for rest"):
-        until(lambda: False, "rest", progress=lambda: int(clock.monotonic()), clock=clock)
-
-
-def test_answer_is_handed_on() -> None:
-    """Asked until it is true."""
-    answers = iter([None, "", "found"])
-    assert until(lambda: next(answers), "it", clock=ManualClock()) == "found"
+    progress = lambda: int(clock.monotonic()) if moves else 0  # noqa: E731
+    with pytest.raises(AssertionError, match=words):
+        until(lambda: False, "rest", progress=progress, still=60, clock=clock)
 
 
 def test_leases_are_no_progress(tmp_path: Path) -> None:
