@@ -40,6 +40,7 @@ VALUES: dict[str, Any] = {
     "dagster": {"enabled": True, "database": {"secret": "database"}},
     "networkPolicy": {"egress": [{"ports": [{"port": 9092, "protocol": "TCP"}]}]},
     "operator": {"priorityClassName": "high", "tolerations": [{"operator": "Exists"}]},
+    "exporter": {"nodeSelector": {"disk": "fast"}},
 }
 MONITORED = {
     "serviceMonitor": True,

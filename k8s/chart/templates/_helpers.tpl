@@ -105,6 +105,15 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- /* Where a part's pod runs: the same keys of every part. */}}
+{{- define "fleet.placement" -}}
+{{- range $key := list "priorityClassName" "nodeSelector" "tolerations" "affinity" }}
+{{- with index $ $key }}
+{{ $key }}: {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* What a pod may reach, if the platform says so. */}}
 {{- define "fleet.egress" -}}
 {{- with .Values.networkPolicy.egress -}}
