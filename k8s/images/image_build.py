@@ -37,21 +37,45 @@ from k8s.cluster.lifecycle import TrialCluster
 
 # The base of the images: a small Debian, made by mmdebstrap from this machine's Debian packages.
 #
-# Two of them: with Python, and with Java (only Java is taken out of that one). Versions are those
-# of the release that this machine's package sources name, so that a security update arrives by
+# All images have the base `python`; what they are made with is in `build`. Versions are those of
+# the release that this machine's package sources name, so that a security update arrives by
 # making the base anew; which they were stands in the image (/opt/fleet/packages.txt).
-# Documentation, translations, apt and every package index stay out.
+# Documentation, translations, apt, dpkg, Perl, logins and every package index stay out.
 
 
 # usr-is-merged: else the package that merges /usr comes along, and with it all of Perl (47 MB).
 PYTHON: Final = ("python3", "ca-certificates", "libstdc++6", "usr-is-merged")
-JAVA: Final = (*PYTHON, "openjdk-17-jre-headless")
-BASES: Final = {"python": PYTHON, "java": JAVA}
+BUILD: Final = (*PYTHON, "binutils", "openjdk-17-jdk-headless")
+BASES: Final = {"python": PYTHON, "build": BUILD}
+_DROPPED: Final = (
+    "bsdutils debconf diffutils dpkg init-system-helpers libpam-modules libpam-modules-bin "
+    "libpam-runtime login ncurses-bin perl-base sysvinit-utils util-linux util-linux-extra"
+)
+"""Packages that Debian calls essential, and that no image runs."""
 USER: Final = 10001
 _KEYS: Final = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _EXCLUDED: Final = ("doc", "man", "locale", "info", "lintian", "bash-completion", "zoneinfo/right")
 # Both run with $1 = the new root. Java's alternatives want a place for their manuals.
 _BEFORE: Final = 'mkdir -p "$1/usr/share/man/man1"'
+# In the new root: first dpkg's list of what stays, and only then what goes.
+_TRIM: Final = f"""
+set -eu
+cd /var/lib/dpkg
+awk -v RS= -v ORS='\\n\\n' -v dropped=' {_DROPPED} ' '{{
+  split($0, line, "\\n"); name = line[1]; sub("Package: ", "", name)
+  if (index(dropped, " " name " ") == 0) print
+}}' status > status-new
+mv status-new status
+dpkg-query -W > /opt/fleet/packages.txt
+for name in {_DROPPED}; do
+  cat "info/$name.list" "info/$name:"*.list 2>/dev/null | while read -r file; do
+    [ -d "$file" ] || rm -f "$file"
+  done
+done
+rm -rf info alternatives triggers /usr/lib/*/perl-base /usr/share/perl5 /usr/share/debconf
+rm -rf /usr/lib/python3*/test /usr/lib/python3*/pydoc_data /usr/lib/python3*/lib2to3
+find /usr/lib/*/gconv -name '*.so' ! -name 'UTF*' ! -name 'UNICODE*' -delete
+"""
 _FINISH: Final = f"""#!/bin/sh
 set -eu
 mkdir -p "$1/opt/fleet"
@@ -64,11 +88,15 @@ rm -rf "$1"/var/lib/apt/lists/* "$1"/usr/lib/apt
 rm -rf "$1"/usr/share/man "$1"/usr/share/locale "$1"/usr/share/gcc
 : > "$1/etc/machine-id"; : > "$1/etc/resolv.conf"; rm -f "$1/etc/hostname"
 """
+_FINISHES: Final = {
+    "build": _FINISH,
+    "python": f"{_FINISH}chroot \"$1\" sh <<'END'{_TRIM}END\n",
+}
 
 
 def recipe(name: str) -> str:
     """What changes where a base would be made otherwise."""
-    parts = repr((BASES[name], _EXCLUDED, _BEFORE, _FINISH)).encode()
+    parts = repr((BASES[name], _EXCLUDED, _BEFORE, _FINISHES[name])).encode()
     return hashlib.sha256(parts).hexdigest()[:12]
 
 
@@ -82,7 +110,7 @@ def _make(name: str, made: Path) -> None:
         sources = Path(scratch) / "sources.list"
         sources.write_text(_sources(), encoding="utf-8")
         finish = Path(scratch) / "finish"
-        finish.write_text(_FINISH, encoding="utf-8")
+        finish.write_text(_FINISHES[name], encoding="utf-8")
         finish.chmod(0o755)
         unfinished = Path(scratch) / "base.tar"
         done = subprocess.run(
@@ -137,6 +165,8 @@ ROLES: Final = {
     "manager": frozenset({"manager"}),
 }
 """Image → the extras of pyproject.toml that it needs."""
+OMITTED: Final = frozenset({"duckdb"})
+"""In no image: `fleet history query` runs where people are; it weighs 70 MB."""
 OWN: Final = "fleet-for-kafka"
 
 
@@ -148,7 +178,7 @@ def repository() -> Path:
 def pins(role: str) -> dict[str, str]:
     """Package → exact version, for one role. FleetError where the environment misses one."""
     locked = _locked()
-    names = sorted(closure(ROLES[role]))
+    names = sorted(closure(ROLES[role]) - OMITTED)
     unknown = [name for name in names if name not in locked]
     if unknown:
         raise FleetError(f"requirements.lock lacks {', '.join(unknown)}; freeze it again")
@@ -252,8 +282,11 @@ _HALF_RECORDED: Final = 10
 Say = Callable[[str], None]
 
 
-TARGETS: Final = {"worker": "python", "spark": "java", "manager": "python"}
-"""Image of the Containerfile → the base that it takes more than Python from."""
+TARGETS: Final = ("worker", "spark", "manager")
+"""Images of the Containerfile."""
+
+
+_RUN_IN_BUILD: Final = ("Containerfile", "slimming.py", "sbom.py")
 
 
 def name_of(target: str, tag: str) -> str:
@@ -294,9 +327,13 @@ def context(say: Say) -> Path:
     for role in ROLES:
         say(f"wheels for {role}")
         write_whole(folder / f"{role}.txt", gather(folder / "wheels", role))
-    write_whole(folder / "code.sha256", own(folder / "code") + "\n")
-    recipe = Path(__file__).with_name("Containerfile").read_text(encoding="utf-8")
-    write_whole(folder / "Containerfile", recipe)
+    digests = own(folder / "code")
+    for name in _RUN_IN_BUILD:
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+        digests += f"\n{hashlib.sha256(text.encode()).hexdigest()}"
+        write_whole(folder / name, text)
+    # A step that only mounts its files runs again if this changes.
+    write_whole(folder / "code.sha256", digests + "\n")
     return folder
 
 
@@ -308,7 +345,7 @@ def build(targets: list[str], tag: str, say: Say) -> list[str]:
         for target in targets:
             given = {
                 "BASE": _base("python", say),
-                "JAVA": _base(TARGETS[target], say),
+                "BUILD": _base("build", say),
                 "ROLE": target,
             }
             say(f"building {name_of(target, tag)}")
@@ -356,7 +393,7 @@ def store() -> Path:
 
 
 def base_of(name: str) -> str:
-    """The image of `python` or `java` that others are built on, as its recipe is now."""
+    """The image of `python` or `build` that others are built on, as its recipe is now."""
     return f"localhost/fleet-base-{name}:{recipe(name)}"
 
 

@@ -5,6 +5,7 @@ What docs/contributing/README.md shows is run here.
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from fleet.errors import FleetError
-from k8s.images import image_build
+from k8s.images import image_build, slimming
 from tests.support import kube as support
 
 PUBLIC = ".org"
@@ -28,7 +29,8 @@ LEFT_OUT = re.compile(
 )
 WORKS = {
     "worker": [
-        "import confluent_kafka, kafka, pyarrow, pandas, kubernetes",
+        "import confluent_kafka, kafka, pandas, kubernetes",
+        "import pyarrow.acero, pyarrow.dataset, pyarrow.fs, pyarrow.parquet",
         "import fleet.kubernetes.client.object_names",
         "from pyspark.sql.connect.session import SparkSession",
         "SparkSession.builder.remote('sc://127.0.0.1:1')",
@@ -46,9 +48,26 @@ WORKS = {
     "manager": [
         "import dagster, dagster_webserver, fleet.dagster.asset_keys",
         "import importlib.util; assert importlib.util.find_spec('fleet.dagster.project')",
-        "import dagster_k8s, dagster_postgres, psycopg2",
+        "import dagster_k8s, dagster_postgres, deltalake, psycopg2",
     ],
 }
+
+
+CONTENTS = [
+    "import json, shutil",
+    "found = json.load(open('/opt/fleet/sbom.cdx.json'))['components']",
+    "listed = {each['purl'].partition('@')[0] for each in found}",
+    "assert {'pkg:deb/debian/libc6', 'pkg:pypi/fleet-for-kafka', 'pkg:pypi/pyspark'} <= listed",
+    "java = 'pkg:deb/debian/openjdk-17-jre-headless'",
+    "assert (java in listed) == (shutil.which('java') is not None)",
+    "assert not {'pkg:deb/debian/dpkg', 'pkg:deb/debian/binutils'} & listed",
+    "assert all(each['version'] for each in found)",
+    "assert not [each for each in ('dpkg', 'apt', 'perl', 'su', 'mount') if shutil.which(each)]",
+]
+"""What an image says of itself, and what none has."""
+LARGEST = {"worker": 420, "spark": 896, "manager": 700}
+"""MB: 70 % of what they were with a whole Debian, JRE and wheels; 140 of the manager's are
+deltalake's, which `record_history` needs."""
 
 
 def test_versions_are_the_locks() -> None:
@@ -80,6 +99,28 @@ def test_code_that_changed_has_another_tag(tmp_path, monkeypatch) -> None:
     assert image_build.code_tag() == first
     (tmp_path / "fleet" / "a.py").write_text("2\n")
     assert image_build.code_tag() != first
+
+
+@pytest.mark.parametrize(
+    ("name", "foreign"),
+    [
+        ("librocksdbjni-linux64.so", False),
+        ("librocksdbjni-linux64-musl.so", True),
+        ("librocksdbjni-linux-s390x.so", True),
+        ("linux/amd64/libzstd-jni.so", False),
+        ("darwin/x86_64/libzstd-jni.dylib", True),
+        ("org/xerial/snappy/native/Linux/x86_64/libsnappyjava.so", False),
+        ("org/xerial/snappy/native/Linux/android-aarch64/libsnappyjava.so", True),
+        ("META-INF/native/libnetty_tcnative_linux_x86_64.so", False),
+        ("libplain.so", False),
+        ("org/apache/spark/windows/Of.class", False),
+    ],
+)
+def test_native_libraries_of_other_platforms_stay_out(name: str, foreign: bool) -> None:
+    """As their jars name them; what names no platform stays."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the names are those of x86_64")
+    assert slimming._is_foreign(name) == foreign
 
 
 @pytest.mark.kubernetes
@@ -180,7 +221,7 @@ def test_no_index_stays_inside(tmp_path) -> None:
 @pytest.mark.parametrize("target", list(image_build.TARGETS))
 def test_image_can_do_its_work(kube, namespace, target) -> None:
     """As nobody in particular, on a root file system that is read-only."""
-    lines = ["import os", "assert os.getuid() == 10001", *WORKS[target]]
+    lines = ["import os", "assert os.getuid() == 10001", *WORKS[target], *CONTENTS]
     lines += [
         "import subprocess",
         "print(subprocess.run(['fleet', '--version'], capture_output=True, text=True).stdout)",
@@ -216,5 +257,8 @@ def test_image_can_do_its_work(kube, namespace, target) -> None:
     ended = kube.reached(namespace, target, "Succeeded", "Failed")
     printed = kube.kubectl("logs", "-n", namespace, target)
     assert ended.status.phase == "Succeeded", printed
+    number, unit = image_build.size(support._name(target)).split()
+    assert float(number) <= LARGEST[target]
+    assert unit == "MB"
     assert "fleet 0." in printed
     assert "Read-only file system" in printed

@@ -20,7 +20,6 @@ from tests.support import dying
 from tests.support.kube_home import HOME
 from tests.support.needs import repository
 
-_BASES = frozenset(image_build.TARGETS.values())
 QUICK_JVM = "quick-jvm"
 """For `runtime.env_from`: a Secret in every namespace of `Kube.namespace`, with which pods' JVMs
 leave the optimising compiler out, as every JVM of a test does (tests/conftest.py)."""
@@ -170,7 +169,7 @@ def prepare() -> None:
     """
     _tag()
     there = image_build.names()
-    if not all(image_build.base_of(name) in there for name in _BASES):
+    if not all(image_build.base_of(name) in there for name in image_build.BASES):
         build()
     elif os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
         subprocess.Popen(
