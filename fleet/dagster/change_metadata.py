@@ -84,7 +84,6 @@ def plan_table(plan: Plan) -> MetadataValue[Any]:
             ),
             "moved": expected_within(cost.moved_expected, cost.moved_min, cost.moved_max),
             **_costs(cost),
-            "what happens": " ".join(filter(None, (step.sentence, cost.note))),
         }
         for number, step in enumerate(plan.steps, start=1)
         for cost in (step.expected_cost,)
@@ -124,11 +123,19 @@ def receipts_table(receipts: Iterable[Receipt]) -> MetadataValue[Any]:
             "settled after (s)": _rounded(r.settled_s, 1),
             "took (s)": round(r.seconds, 1),
             "result": r.result.value,
-            "expected cost": describe_expected_cost(r.expected_cost) or None,
-            "notes": " ".join(r.sentences),
         }
         for r in receipts
     )
+
+
+def receipt_notes(receipts: Iterable[Receipt]) -> list[str]:
+    """Returns what is too long for a cell: the expected cost of each step, and its sentences."""
+    notes: list[str] = []
+    for each in receipts:
+        if cost := describe_expected_cost(each.expected_cost):
+            notes.append(f"Expected cost: {cost}.")
+        notes += each.sentences
+    return notes
 
 
 def total_rebalances(expected_costs: Iterable[ExpectedCost]) -> str:
@@ -166,6 +173,9 @@ def plan_metadata(plan: Plan) -> dict[str, Any]:
     return {
         "sentence": plan_sentence(plan),
         "plan": plan_table(plan),
+        "what happens": bullet_list(
+            " ".join(filter(None, (step.sentence, step.expected_cost.note))) for step in plan.steps
+        ),
         "other ways": ways_table(plan),
         "expected rebalances": total_rebalances(s.expected_cost for s in plan.steps),
         "expected rebalances, at most": sum(s.expected_cost.rebalances_max for s in plan.steps),
@@ -214,7 +224,7 @@ def change_metadata(change: Change) -> dict[str, Any]:
         "external rebalances": sum(r.external_rebalances for r in receipts),
         "partitions moved": sum(r.moved for r in receipts),
         "slots": change.plan.wanted,
-        "notes": bullet_list(change.plan.notes),
+        "notes": bullet_list((*receipt_notes(receipts), *change.plan.notes)),
         "plan": plan_table(change.plan),
         "plan id": change.plan.id,
         "revision": change.plan.revision,

@@ -18,6 +18,7 @@ from fleet.dagster.change_metadata import (
     change_sentence,
     failure_metadata,
     join_sentences,
+    receipt_notes,
 )
 from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level
 from fleet.decide.storms import Storm
@@ -157,7 +158,7 @@ def receipt_outcome(change: Change | None) -> CheckOutcome:
         key: shown[key]
         for key in ("result", "state", "expected rebalances", "recorded rebalances", "receipt")
     }
-    numbers["notes"] = bullet_list(s for r in change.receipts for s in r.sentences)
+    numbers["notes"] = bullet_list(receipt_notes(change.receipts))
     if change.state not in (ChangeState.DONE, ChangeState.RUNNING):
         said = join_sentences(f"{change.group}: {change.state.value}", sentence, group=change.group)
         numbers |= failure_metadata(change)
