@@ -18,6 +18,7 @@ because a refusal does not prove that the table does not name them.
 
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -333,7 +334,9 @@ def read_delta_version(table: str, *, store: Mapping[str, str] | None = None) ->
             return None
         found = delta.DeltaTable(place, storage_options=quick)
     except (delta.exceptions.DeltaError, OSError, ValueError) as error:
-        raise FleetError(f"the Delta table {table} cannot be read: {error}") from error
+        why = re.sub(r"\s*\x1b\[\d+m↳\x1b\[0m", ":", str(error))
+        why = " ".join(re.sub(r" in [\d.]+m?s\b", "", why).split())  # one text for one problem
+        raise FleetError(f"the Delta table {table} cannot be read: {why}") from error
     return int(found.version())
 
 

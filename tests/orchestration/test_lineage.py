@@ -1,10 +1,19 @@
 """Where a group's data goes: topic → group → table → a team's own assets, in one graph."""
 
+import deltalake
+import pyarrow as pa
 from dagster import AssetKey, Definitions, asset
 
 from fleet.config.spec import FleetSpec
-from fleet.dagster import FleetResource, build_definitions, build_group_checks, group_key, topic_key
-from fleet.dagster.sink_assets import writers_of_topics
+from fleet.dagster import (
+    FleetResource,
+    build_definitions,
+    build_group_checks,
+    build_sink_assets,
+    group_key,
+    topic_key,
+)
+from fleet.dagster.sink_assets import table_events, writers_of_topics
 
 WORKER = {"entrypoint": "job:process", "protocol": "classic", "dead_letter_topic": "orders.dead"}
 SPEC = FleetSpec.model_validate(
@@ -73,3 +82,30 @@ def test_a_written_topic_leads_to_the_groups_that_read_it():
     assert parents(group_key("main", "bill")) == {topic_key("main", "orders.rich")}
     assert parents(topic_key("main", "orders.dead")) == {group_key("main", "enrich")}
     assert parents(topic_key("main", "orders")) == set()
+
+
+def test_a_table_that_cannot_be_read_is_read_again_and_takes_nothing_from_the_others(tmp_path):
+    """Nor is one read before every group that writes it has gone on, or after the deadline."""
+    (tmp_path / "file").write_text("no table")
+    places = {"lake/bad": str(tmp_path / "file"), "lake/good": str(tmp_path / "good")}
+    deltalake.write_deltalake(places["lake/good"], pa.table({"n": [1]}))
+    groups = [
+        {"group": "a", "topics": ["t"], "writes": {"delta": places}},
+        {"group": "b", "topics": ["t"], "writes": {"tables": ["lake/good"]}},
+    ]
+    spec = FleetSpec.model_validate({"fleets": groups})
+    assert {"lake", "bad"} == {*build_sink_assets(FleetResource.of(spec))[0].key.path}
+
+    def told(known, *, late=False, **watermarks):
+        made, after, problems = table_events(spec, watermarks, known, is_late=lambda: late)
+        return [event.tags["dagster/data_version"] for event in made], after, problems
+
+    versions, known, (problem,) = told({}, a=3600, b=3600)
+    assert versions == ["0"]
+    assert problem.startswith(f"the Delta table {tmp_path / 'file'} cannot be read: ")
+    assert "\x1b" not in problem
+    assert told(known, a=3600, b=3600)[2] == [problem]
+    deltalake.write_deltalake(places["lake/good"], pa.table({"n": [2]}), mode="append")
+    assert told(known, a=7200, b=3600)[0] == []
+    assert told(known, a=7200, b=7200, late=True)[0] == []
+    assert told(known, a=7200, b=7200)[0] == ["1"]
