@@ -71,6 +71,9 @@ COMMANDS: Final[dict[str, Lazy]] = {
     ),
     "manage": Lazy("change.control", "Control", "Take unmanaged groups back."),
     "worker": Lazy("operate.processes", "Operate", "Run one worker in the foreground."),
+    "exec": Lazy(
+        "operate.processes", "Operate", "Run a program of any language in a slot.", "execute"
+    ),
     "exporter": Lazy("operate.processes", "Operate", "Serve Prometheus metrics of every group."),
     "operator": Lazy("operate.processes", "Operate", "Keep the ConsumerFleets of Kubernetes."),
     "render": Lazy("operate.rendering", "Operate", "Render alerts, a dashboard and objects."),

@@ -69,7 +69,7 @@ class GuardedProgram:
             os.write(self._pipe, _MESSAGE.pack(number, _since_boot()))
 
     def ended(self) -> int | None:
-        """Returns the exit code once nothing of it runs; None before."""
+        """Returns the exit code once nothing of it runs, or is about to end; None before."""
         code = self._guard.poll()
         if code is None:
             return None

@@ -1,26 +1,24 @@
 """Fleets of programs, on the session's broker; at the end nothing of their homes runs."""
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.client_programs import confluent
 from tests.membership.conftest import Counting
 from tests.support.workshop import Workshop, ending
-
-CONSUMER = Path(__file__).with_name("consumer.py")
 
 
 class ProgramShop(Workshop):
     """A group whose workers are a program."""
 
-    def run_program(self, *arguments: str, program: Sequence[str] = (), **worker: Any) -> None:
-        """Declare this program; by default the consumer beside, with client options as `a=b`."""
-        consumer = (sys.executable, str(CONSUMER), self.bootstrap, self.group, self.topic)
+    def run_program(self, *more: str, program: Any = confluent, **worker: Any) -> None:
+        """Declare this program with more arguments."""
+        command = [*program(self.bootstrap, self.group, self.topic), *more]
         env = {"FLEET_JOURNAL": str(self.journal)}
-        self._worker = {"command": [*(program or consumer), *arguments], "env": env, **worker}
+        self._worker = {"command": command, "env": env, **worker}
         self.declare()
 
     def log_of(self, worker: str) -> str:

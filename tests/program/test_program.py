@@ -2,35 +2,157 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
+from benchmarks.client_programs import confluent, go, java
 from fleet.model import StepKind
-from fleet.slots import Phase
+from fleet.slots import ChangeState, Phase, Slot
+from fleet.system.processes import carrying
 
 pytestmark = pytest.mark.broker
+STUBBORN = """
+import runpy, signal, sys
+really = signal.signal
+signal.signal = lambda number, _: really(number, signal.SIG_IGN)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+QUICK = {"heartbeat_interval": "500ms"}
 
 
-def test_a_program_is_scaled_rolled_and_killed(shop, count):
+def slot_of(shop: Any, number: int = 0) -> Slot:
+    """A slot as stored."""
+    with shop.fleet() as fleet:
+        return next(s for s in fleet.slots(shop.group) if s.number == number)
+
+
+def pid_of(shop: Any, worker: str | None) -> int:
+    """The pid of a worker's process."""
+    with shop.fleet() as fleet:
+        return next(w.pid for w in fleet.workers(shop.group) if w.name == worker)
+
+
+def await_new_owner(shop: Any, before: Slot) -> None:
+    """Until the slot has another owner, which works."""
+
+    def taken() -> bool:
+        now = slot_of(shop, before.number)
+        return now.token > before.token and now.phase is Phase.ACTIVE
+
+    shop.until(taken, f"slot {before.number} to have a new owner")
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "worker"),
+    [
+        pytest.param(confluent, ("heartbeat.interval.ms=500",), QUICK, id="confluent-kafka"),
+        pytest.param(java, (), {}, id="java", marks=pytest.mark.long),
+        pytest.param(go, (), {}, id="franz-go", marks=pytest.mark.long),
+    ],
+)
+def test_a_program_is_scaled_rolled_and_killed(program, more, worker, shop, count):
     """Opened in 1, a kill and a roll cost 0, three more at most 2, three fewer 1: as planned."""
-    shop.run_program()
+    shop.run_program(*more, program=program, **worker)
     with shop.stream(rate=100):
         assert count.apply()[StepKind.OPEN] == [1]
-        before = count.recorded()
-        with shop.fleet() as fleet:
-            owner = {s.number: (s.owner, s.token) for s in fleet.slots(shop.group)}[0]
-            pids = {w.name: w.pid for w in fleet.workers(shop.group)}
-        os.kill(pids[owner[0]], signal.SIGKILL)
-        shop.until(lambda: _took_over(shop, owner[1]), "a standby to own slot 0")
-        assert count.recorded() == before
-        shop.run_program("client.id=second")
+        before, recorded = slot_of(shop), count.recorded()
+        os.kill(pid_of(shop, before.owner), signal.SIGKILL)
+        await_new_owner(shop, before)
+        assert count.recorded() == recorded
+        shop.run_program(*more, program=program, **worker, max_poll_interval="299s")
         assert count.apply() == {StepKind.ROLL: [0]}
         assert count.apply(5)[StepKind.OPEN][0] <= 2
         assert count.apply(2) == {StepKind.LEAVE: [1]}
+    if program is confluent:
+        assert shop.lost_and_duplicates()[0] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", [confluent, java])
+def test_a_program_of_the_new_protocol(program, shop, count):
+    """KIP-848: a roll costs 0, since the next program joins once the one before has left with -2;
+    after a kill its member is removed, which is one assignment of its own.
+    """
+    option = "group.protocol=consumer"
+    more = (option,) if program is confluent else ("--command-property", option)
+    shop.run_program(*more, program=program, protocol="consumer")
+    with shop.stream(rate=100):
+        count.apply()
+        recorded = count.recorded()
+        shop.run_program(*more, program=program, protocol="consumer", max_poll_interval="299s")
+        shop.apply()
+        assert count.recorded() == recorded
+        before = slot_of(shop)
+        for each in carrying("GROUP_INSTANCE_ID", before.instance_id()):
+            os.kill(each.pid, signal.SIGKILL)
+        await_new_owner(shop, before)
+
+
+@pytest.mark.long
+def test_a_worker_that_stands_still_does_not_own_on(shop, count):
+    """SIGSTOP past the lease: its program is dead before a standby takes the slot, at 0."""
+    shop.run_program(**QUICK)
+    with shop.stream(rate=100):
+        count.apply()
+        before, recorded = slot_of(shop), count.recorded()
+        owner = pid_of(shop, before.owner)
+        os.kill(owner, signal.SIGSTOP)
+        try:
+            shop.until(
+                lambda: {p.pid for p in carrying("FLEET_WORKER", before.owner)} == {owner},
+                "its program to end",
+            )
+            assert slot_of(shop).token == before.token
+            await_new_owner(shop, before)
+        finally:
+            os.kill(owner, signal.SIGCONT)
+        assert count.recorded() == recorded
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sh", "-c", "exit 3"], "exit code 3"),
+        (["sleep", "1000"], "has not joined the group"),
+    ],
+)
+def test_a_program_that_does_not_work_is_rolled_back(command, said, shop, count):
+    """One that exits at once, and one that never joins: its canary's slot goes back."""
+    shop.run_program(**QUICK)
+    with shop.stream(rate=100):
+        count.apply()
+        old, recorded = slot_of(shop).revision, count.recorded()
+        shop.declare(worker={"command": command})
+        with shop.fleet() as fleet:
+            change = fleet.apply(shop.group, actor="test", progress=shop.say)
+        assert change.state is ChangeState.ROLLED_BACK
+        assert said in change.sentence
+        assert {slot_of(shop, n).revision for n in (0, 1)} == {old}
+        assert count.recorded() == recorded
+
+
+@pytest.mark.long
+def test_a_program_that_ignores_sigterm(shop, count):
+    """It is killed after drain_timeout; a roll waits for it and still costs 0."""
+    argv = confluent(shop.bootstrap, shop.group, shop.topic)
+    argv[0:2] = [argv[0], "-c", STUBBORN, argv[1]]
+    shop.run_program(program=lambda *_: argv, **QUICK)
+    shop.declare(rollout={"canary_batches": 1, "bake": "2s", "drain_timeout": "2s"})
+    with shop.stream(rate=100):
+        count.apply()
+        shop.run_program(**QUICK)
+        assert count.apply() == {StepKind.ROLL: [0]}
     assert shop.lost_and_duplicates()[0] == 0
 
 
-def _took_over(shop, token):
-    with shop.fleet() as fleet:
-        slot = next(s for s in fleet.slots(shop.group) if s.number == 0)
-    return slot.token > token and slot.phase is Phase.ACTIVE
+def test_a_warm_program(shop, count):
+    """It runs before it has a slot, subscribes when its file is there, and is rolled at 0."""
+    shop.run_program("heartbeat.interval.ms=500", warm=True, **QUICK)
+    with shop.stream(rate=100):
+        count.apply()
+        shop.run_program("heartbeat.interval.ms=500", warm=True, **QUICK, max_poll_interval="299s")
+        assert count.apply() == {StepKind.ROLL: [0]}
+    assert shop.lost_and_duplicates() == (0, 0)

@@ -57,33 +57,80 @@ def worker(
     if (group is None) == (settings is None):
         raise click.UsageError("give --group GROUP of fleet.yaml, or --settings FILE")
     made = _declared(invocation, group) if group is not None else _frozen(settings)
+    from fleet.worker.pod_environment import CODE
+
+    _run(made, name=name, code=None if settings is None else settings.with_name(CODE))
+
+
+@click.command("exec", epilog="Example:  fleet exec --group orders -- java -jar app.jar")
+@click.option(
+    "--group",
+    metavar="GROUP",
+    required=True,
+    shell_complete=group_names,
+    help="Group of the program; fleet.yaml must declare its worker.command.",
+)
+@click.option(
+    "--warm",
+    is_flag=True,
+    help="Start the program at once; it subscribes when FLEET_INSTANCE_FILE is there.",
+)
+@click.option("--name", metavar="NAME", help="Unique name of the worker (default: host and pid).")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@common
+def execute(
+    invocation: Invocation, *, group: str, warm: bool, name: str | None, command: tuple[str, ...]
+) -> None:
+    """Run a program of any language in a slot of its group.
+
+    Waits for a free slot, starts the program with GROUP_INSTANCE_ID and with {instance_id} in its
+    arguments replaced, and keeps the slot while it runs. On SIGTERM, or if the slot closes, the
+    program gets SIGTERM and rollout.drain_timeout to end. Without COMMAND, worker.command runs.
+    """
+    _run(_declared(invocation, group, command=command, warm=warm), name=name)
+
+
+def _run(made: "WorkerSettings", *, name: str | None, code: Path | None = None) -> None:
     from fleet.collector import gc_disabled
     from fleet.system.home import fleet_home
-    from fleet.worker.pod_environment import CODE
 
     with gc_disabled():
         from fleet.worker.slot.process import run
 
-    status = run(
-        made,
-        name=name or default_name(made.group.group),
-        home=fleet_home(),
-        code=None if settings is None else settings.with_name(CODE),
-    )
-    click.get_current_context().exit(status)
+    name = name or default_name(made.group.group)
+    click.get_current_context().exit(run(made, name=name, home=fleet_home(), code=code))
 
 
-def _declared(invocation: Invocation, group: str) -> "WorkerSettings":
-    """Builds the settings from fleet.yaml."""
-    from fleet.config.settings import WorkerSettings, revision_of
+def _declared(
+    invocation: Invocation,
+    group: str,
+    *,
+    command: tuple[str, ...] | None = None,
+    warm: bool = False,
+) -> "WorkerSettings":
+    """Builds the settings from fleet.yaml. command: of `fleet exec`, empty for the declared one."""
+    from fleet.config.settings import WorkerSettings, revision_of, why_unreadable
     from fleet.system.code import code_digest
 
     with invocation.open() as fleet:
         spec = fleet.group(group)
         if spec.worker is None:
             raise ConfigError(
-                f"{fleet.config} declares no worker of group {group}: write its worker.entrypoint"
+                f"{fleet.config} declares no worker of group {group}: write its worker.entrypoint "
+                "or worker.command"
             )
+        if command is not None:
+            if not spec.worker.command:
+                raise ConfigError(
+                    f"{fleet.config} declares the job {spec.worker.entrypoint} for group {group}: "
+                    "members of one group do the same work; replace entrypoint by command"
+                )
+            changed = {"command": command or spec.worker.command, "warm": warm or spec.worker.warm}
+            try:
+                worker = type(spec.worker).model_validate({**spec.worker.model_dump(), **changed})
+            except ValueError as error:
+                raise ConfigError(f"this command cannot run: {why_unreadable(error)}") from error
+            spec = spec.model_copy(update={"worker": worker})
         digest = code_digest(spec)
         return WorkerSettings(
             cluster=fleet.spec.cluster,

@@ -32,6 +32,9 @@ _JOINING, _FIRST_BATCHES = 0.3, 1.0
 """Seconds between two looks at the group."""
 _SHOWN: Final = 10
 """Looks with a commit, from which on they are rarer."""
+_TO_JOIN: Final = 2 / 3
+"""Part of the session timeout after which a program that is no member counts as failing: the one
+before it can still come back without a rebalance."""
 STALL_TIMEOUT: Final = 60.0
 """Seconds without a commit while records wait, after which the program counts as failing."""
 Evict = Callable[[tuple[str | None, str]], str | None]
@@ -213,8 +216,14 @@ class ProgramMembership:
     def _see(self, view: MemberView) -> None:
         state = self.state
         if view.at < self._launcher.began or view.member_id in {None, *self._former}:
+            patience = _TO_JOIN * self._context.session_timeout
             if state.joined_at is not None and view.member_id is None:
                 self._fail("the coordinator has removed its member: it sends no heartbeats")
+            elif state.joined_at is None and view.at - self._launcher.began >= patience:
+                self._fail(
+                    f"{self._name} has not joined the group {patience:g} s after its start; if it "
+                    "starts more slowly, raise worker.session_timeout, here and in the program"
+                )
             return
         if view.member_id != state.member_id or state.joined_at is None:
             if state.joined_at is not None and self._may_join() is not True:
