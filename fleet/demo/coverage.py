@@ -190,14 +190,16 @@ Number = Callable[[Any], int | None]
 
 @dataclass(frozen=True, slots=True)
 class TopicRecords:
-    """The records of some partitions, indexed by their numbers."""
+    """The records of some partitions, by partition and offset; the columns are numpy's."""
 
+    partitions: tuple[TopicPartition, ...]
+    place: Any
+    """Place of each record's partition in `partitions`."""
+    offset: Any
     numbers: Any
-    """Ascending (numpy)."""
-    offsets: Mapping[TopicPartition, Any]
-    """Partition → its records' offsets, ascending (numpy)."""
-    places: Any
-    """Place of each number (numpy): its partition's place in `offsets`, and its index there."""
+    """Ascending."""
+    order: Any
+    """The record of each of `numbers`."""
 
     @classmethod
     def of(cls, records: Mapping[TopicPartition, Iterable[tuple[int, int]]]) -> "TopicRecords":
@@ -205,40 +207,41 @@ class TopicRecords:
 
         Raises FleetError if a number is repeated: it would identify no record.
         """
-        offsets, columns, places = {}, [], []
-        for place, tp in enumerate(sorted(records)):
-            pairs = np.array(list(records[tp]), dtype=np.int64).reshape(-1, 2)
-            offsets[tp] = pairs[:, 0]
-            columns.append(pairs[:, 1])
-            places.append(np.column_stack((np.full(len(pairs), place), np.arange(len(pairs)))))
-        numbers = np.concatenate(columns) if columns else np.empty(0, dtype=np.int64)
-        where = np.concatenate(places) if places else np.empty((0, 2), dtype=np.int64)
-        order = np.argsort(numbers, kind="stable")
-        numbers, where = numbers[order], where[order]
+        tps = tuple(sorted(records))
+        parts = [np.array(list(records[tp]), dtype=np.int64).reshape(-1, 2) for tp in tps]
+        place = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        offset, number = np.concatenate([*parts, np.empty((0, 2), dtype=np.int64)]).T
+        order = np.argsort(number, kind="stable")
+        numbers = number[order]
         again = np.flatnonzero(np.diff(numbers) == 0)
         if len(again):
             raise FleetError(
                 f"{len(again)} numbers are in the topic more than once, {numbers[again[0]]} first: "
                 "two producers wrote it, so losses cannot be counted; use a new topic"
             )
-        return cls(numbers, offsets, where)
+        return cls(tps, place, offset, numbers, order)
 
-    def find(self, numbers: Any) -> tuple[dict[TopicPartition, Any], Any]:
-        """Returns partition → indices of the records with these numbers, and unknown numbers.
+    def find(self, numbers: Any) -> tuple[Any, Any]:
+        """Returns the records with these numbers, ascending, and unknown numbers.
 
-        A repeated number gives a repeated index.
+        A repeated number gives a repeated record.
         """
         if not len(self.numbers):
-            return {}, numbers
+            return self.order, numbers
         at = np.minimum(np.searchsorted(self.numbers, numbers), len(self.numbers) - 1)
         known = self.numbers[at] == numbers
-        where = self.places[at[known]]
-        found = {}
-        for place, tp in enumerate(self.offsets):
-            mine = where[where[:, 0] == place, 1]
-            if len(mine):
-                found[tp] = np.sort(mine)
-        return found, numbers[~known]
+        return np.sort(self.order[at[known]]), numbers[~known]
+
+    def within(self, due: "Due") -> Any:
+        """Tells of each record whether it is due."""
+        bounds = np.array([due.get(tp, (0, 0)) for tp in self.partitions], dtype=np.int64)
+        first, end = bounds.reshape(-1, 2)[self.place].T
+        return (first <= self.offset) & (self.offset < end)
+
+    def runs(self, which: Any) -> Iterator[Any]:
+        """Splits ascending records into runs of consecutive offsets of one partition."""
+        parted = (np.diff(self.offset[which]) != 1) | (np.diff(self.place[which]) != 0)
+        return (run for run in np.split(which, np.flatnonzero(parted) + 1) if len(run))
 
 
 def number_in_value(message: Any) -> int | None:
@@ -368,25 +371,41 @@ def coverage(
     Ignores records outside the due ranges. `topic_records` must be read after the journal. Raises
     FleetError if a row has a number that no record has.
     """
-    mine = sorted((e for e in entries if e.group == group), key=lambda e: e.at)
-    parts = {
-        tp: _Covered(tp, offsets=topic_records.offsets.get(tp, _NONE), due=due[tp])
-        for tp in sorted(due)
-    }
-    for entry in mine:
-        found, strange = topic_records.find(numbers(entry.rows))
+    held, wanted = topic_records, topic_records.within(due)
+    times = np.zeros(len(wanted), dtype=np.int64)
+    seen: list[tuple[int, float]] = []  # last record of each partition of a call, and its time
+    duplicates: list[Discrepancy] = []
+
+    def slip(run: Any, at: float) -> Discrepancy:
+        tp = held.partitions[held.place[run[0]]]
+        first, last = held.offset[run[[0, -1]]].tolist()
+        return Discrepancy(tp=tp, first=first, end=last + 1, at=at)
+
+    for entry in sorted((e for e in entries if e.group == group), key=lambda e: e.at):
+        found, strange = held.find(numbers(entry.rows))
         if len(strange):
             raise FleetError(
                 f"worker {entry.worker} got {len(strange)} rows of {entry.tp} that are not in the "
                 f"topic, number {strange[0]} first: the topic was recreated or written again"
             )
-        for tp, indices in found.items():
-            if tp in parts:
-                parts[tp].add(indices, entry.at)
+        which, count = np.unique(found[wanted[found]], return_counts=True)
+        lasts = which[np.flatnonzero(np.diff(held.place[which], append=-1))]
+        seen += [(last, entry.at) for last in lasts.tolist()]
+        again = count - (times[which] == 0)
+        times[which] += count
+        while (again > 0).any():  # each repetition of a record counts
+            duplicates += [slip(run, entry.at) for run in held.runs(which[again > 0])]
+            again = again - 1
+
+    def lost(run: Any) -> Discrepancy:
+        place = held.place[run[0]]
+        beyond = [at for last, at in seen if last > run[0] and held.place[last] == place]
+        return slip(run, min(beyond, default=float("inf")))
+
     return Coverage(
-        processed=sum(part.processed for part in parts.values()),
-        lost=tuple(slip for part in parts.values() for slip in part.lost()),
-        duplicates=tuple(slip for part in parts.values() for slip in part.duplicates),
+        processed=int((times > 0).sum()),
+        lost=tuple(lost(run) for run in held.runs(np.flatnonzero(wanted & (times == 0)))),
+        duplicates=tuple(duplicates),
     )
 
 
@@ -395,61 +414,3 @@ def records_between(
 ) -> int:
     """Counts the rows that the group's calls got in [start, end), with repetitions."""
     return sum(e.records for e in entries if e.group == group and start <= e.at < end)
-
-
-_NONE: Any = np.empty(0, dtype=np.int64)
-
-
-class _Covered:
-    """Counts how often each due record of one partition was processed."""
-
-    def __init__(self, tp: TopicPartition, *, offsets: Any, due: tuple[int, int]) -> None:
-        self._tp = tp
-        self._first, end = np.searchsorted(offsets, due)
-        self._offsets = offsets[self._first : end]
-        self._times = np.zeros(len(self._offsets), dtype=np.int64)
-        self._seen: list[tuple[int, float]] = []
-        """(last record, time) of each call that got records."""
-        self.duplicates: list[Discrepancy] = []
-
-    def add(self, indices: Any, at: float) -> None:
-        """Adds the records of one call (ascending, with repetitions)."""
-        mine = indices - self._first
-        mine = mine[(mine >= 0) & (mine < len(self._offsets))]
-        if not len(mine):
-            return
-        self._seen.append((int(mine[-1]), at))
-        which, count = np.unique(mine, return_counts=True)
-        again = count - (self._times[which] == 0)
-        self._times[which] += count
-        while (again > 0).any():  # each repetition of a record counts
-            self.duplicates += self._slips(which[again > 0], at)
-            again = again - 1
-
-    @property
-    def processed(self) -> int:
-        """Returns how many due records were processed."""
-        return int((self._times > 0).sum())
-
-    def lost(self) -> list[Discrepancy]:
-        """Returns the due records that no call got."""
-        made = []
-        for slip in self._slips(np.flatnonzero(self._times == 0), float("inf")):
-            index = int(np.searchsorted(self._offsets, slip.first))
-            beyond = [at for last, at in self._seen if last > index]
-            made.append(
-                Discrepancy(
-                    tp=slip.tp, first=slip.first, end=slip.end, at=min(beyond, default=slip.at)
-                )
-            )
-        return made
-
-    def _slips(self, which: Any, at: float) -> list[Discrepancy]:
-        """Groups ascending records into runs of consecutive offsets."""
-        offsets = self._offsets[which]
-        cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
-        return [
-            Discrepancy(tp=self._tp, first=int(run[0]), end=int(run[-1]) + 1, at=at)
-            for run in np.split(offsets, cuts)
-            if len(run)
-        ]

@@ -159,10 +159,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.protocols:", "worker/test_consumer_protocol.py",
         "-195", "22"),
     "34-repetition-by-another-call-not-counted": (
-        "demo.coverage:_Covered.add", "demo/test_coverage.py",
-        "count - (self._times[which] == 0)", "count - 1"),
-    "34-lost-record-not-counted": ("demo.coverage:_Covered.lost", "demo/test_coverage.py",
-        "self._times == 0", "self._times < 0"),
+        "demo.coverage:coverage", "demo/test_coverage.py",
+        "count - (times[which] == 0)", "count - 1"),
+    "34-lost-record-not-counted": ("demo.coverage:coverage", "demo/test_coverage.py",
+        "wanted & (times == 0)", "wanted & (times < 0)"),
     "35-plan-id-without-what-it-saw": ("decide.adopted:plan_id", "decide/test_plans.py",
         "(group, wanted, seen, does)", "(group, wanted, does)"),
     "36-run-ended-by-a-store-that-takes-no-write": (

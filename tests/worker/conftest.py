@@ -210,12 +210,9 @@ class Group:
     def held(self) -> dict[int, tuple[TopicPartition, int]]:
         """Number → place of each record that the topic holds."""
         held = read_topics(self.client, [self.topic], number=_in_key)
-        tps = list(held.offsets)
         return {
-            number: (tps[place], int(held.offsets[tps[place]][index]))
-            for number, (place, index) in zip(
-                held.numbers.tolist(), held.places.tolist(), strict=True
-            )
+            number: (held.partitions[held.place[at]], int(held.offset[at]))
+            for number, at in zip(held.numbers.tolist(), held.order.tolist(), strict=True)
         }
 
     def all_committed(self) -> bool:
