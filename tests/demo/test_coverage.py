@@ -1,5 +1,7 @@
 """Never, once or again: by the numbers in the rows, beside what the topic holds."""
 
+import random
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,7 +16,7 @@ from fleet.demo.coverage import (
     coverage,
     entries_of,
     number_in_value,
-    records_between,
+    numbers,
     runs,
 )
 from fleet.demo.producer import order
@@ -88,14 +90,6 @@ def test_what_the_call_was_told_proves_nothing(rows, lost, duplicates):
     assert found.lost_and_duplicates == (sum(b - a for a, b, _ in lost), len(duplicates))
 
 
-def test_a_row_of_another_partition_is_that_partitions():
-    """A number says which record it was, wherever it turned up."""
-    entries = [entry(0, 5, 1.0, rows=[0, 1, 2, 3, OTHERS]), entry(0, 5, 2.0, tp=OTHER)]
-    found = coverage(entries, group="g", due={TP: (0, 5), OTHER: (0, 5)}, topic_records=HELD)
-    assert [(s.tp, s.first, s.end) for s in found.lost] == [(TP, 4, 5)]
-    assert [(s.tp, s.first, s.end) for s in found.duplicates] == [(OTHER, 0, 1)]
-
-
 def test_a_number_that_no_record_has_is_an_error():
     """A row that was never written is no good news for anybody."""
     with pytest.raises(
@@ -114,16 +108,49 @@ def test_a_number_that_two_records_have_is_an_error():
         TopicRecords.of({TP: [(0, 7)], OTHER: [(0, 7)]})
 
 
-def test_offsets_without_a_record_are_not_due():
-    """Transaction markers and compacted records leave gaps in the log."""
-    held = TopicRecords.of({TP: [(0, 10), (3, 11), (4, 12)]})
-    got = entry(0, 6, 1.0, rows=[10, 12])
-    found = coverage([got], group="g", due={TP: (0, 6)}, topic_records=held)
-    assert [(s.first, s.end) for s in found.lost] == [(3, 4)]
-    assert coverage([], group="g", due={TP: (0, 6)}, topic_records=held).lost_and_duplicates == (
-        3,
-        0,
-    )
+@pytest.mark.parametrize("seed", range(100))
+def test_every_due_record_is_counted_wherever_its_row_was(seed):
+    """One by one: three partitions with gaps, numbers in no order, calls of two groups."""
+    draw = random.Random(seed)
+    log = [
+        (tp, offset)
+        for tp in (TP, OTHER, TopicPartition("returns", 0))
+        for offset in range(12)
+        if draw.random() < 0.8
+    ]
+    places = dict(enumerate(draw.sample(log, len(log))))
+    held = {tp: [(at, n) for n, (of, at) in sorted(places.items(), key=lambda each: each[1])
+                 if of == tp] for tp, _ in log}  # fmt: skip
+    due = {tp: (draw.randrange(3), draw.randrange(6, 14)) for tp in (TP, OTHER)}
+    calls = [
+        entry(0, 1, float(draw.randrange(9)), group=draw.choice("gggh"),
+              rows=draw.choices(list(places), k=draw.randrange(20)))
+        for _ in range(draw.randrange(6))
+    ]  # fmt: skip
+
+    times, last, again = Counter(), defaultdict(list), Counter()
+    for call in sorted((each for each in calls if each.group == "g"), key=lambda each: each.at):
+        for number in numbers(call.rows).tolist():
+            tp, offset = places[number]
+            if tp in due and due[tp][0] <= offset < due[tp][1]:
+                last[tp].append((offset, call.at))
+                again[tp, offset, call.at] += times[tp, offset] > 0
+                times[tp, offset] += 1
+    lost = {
+        (tp, at, min((when for offset, when in last[tp] if offset > at), default=float("inf")))
+        for tp, (first, end) in due.items()
+        for of, at in log
+        if of == tp and first <= at < end and not times[tp, at]
+    }
+    found = coverage(calls, group="g", due=due, topic_records=TopicRecords.of(held))
+
+    def records(slips):
+        return [(each.tp, at, each.at) for each in slips for at in range(each.first, each.end)]
+
+    assert set(records(found.lost)) == lost
+    assert Counter(records(found.duplicates)) == +again
+    assert found.processed == len(times)
+    assert found.lost_and_duplicates == (len(lost), again.total())
 
 
 def test_a_loss_shows_when_a_later_record_is_processed():
@@ -142,14 +169,6 @@ def test_a_repetition_belongs_to_the_time_of_the_second_call():
     calls = [entry(0, 10, at=1.0), entry(5, 10, at=9.0)]
     found = coverage(calls, group="g", due={TP: (0, 10)}, topic_records=HELD)
     assert (found.duplicates_between(0, 9), found.duplicates_between(9, 10)) == (0, 5)
-
-
-def test_groups_and_partitions_are_apart():
-    """Another group's calls, or another partition's, prove nothing."""
-    entries = [entry(0, 10, 1.0, group="h"), entry(0, 10, 2.0, tp=OTHER)]
-    found = coverage(entries, group="g", due={TP: (0, 10), OTHER: (0, 10)}, topic_records=HELD)
-    assert [s.tp for s in found.lost] == [TP]
-    assert records_between(entries, group="g", start=0, end=5) == 10
 
 
 # --- a fault planted in the reading itself ---------------------------------------------------
