@@ -33,6 +33,7 @@ from fleet.sim.coordinator.requests import (
     SyncGroupRequest,
 )
 from tests.conformance.kafka_group_manager import (
+    NO_CLEANUP,
     Event,
     Scenario,
     advance,
@@ -271,8 +272,7 @@ def scenario(story: Story, turns: Iterable[Turn]) -> Scenario:
         config={
             "group.initial.rebalance.delay.ms": config.initial_rebalance_delay,
             "group.max.size": config.max_size,
-            "offsets.retention.check.interval.ms": config.retention_check_interval,
-            "offsets.retention.minutes": config.offsets_retention // 60_000,
+            **NO_CLEANUP,
         },
     )
 
@@ -296,7 +296,6 @@ def _group(group: ClassicGroup) -> dict[str, Any]:
         "awaiting_join": group.awaiting_join,
         "pending_join": sorted(group.pending_join),
         "pending_sync": sorted(group.pending_sync),
-        "topics": None if group.topics is None else sorted(group.topics),
         "members": [
             {
                 "id": member.member_id,

@@ -84,8 +84,6 @@ def _config(numbers: random.Random) -> CoordinatorConfig:
     return CoordinatorConfig(
         initial_rebalance_delay=numbers.choice((0, 0, 500, 3_000)),
         max_size=numbers.choice((2**31 - 1, 2**31 - 1, 1, 2, 3)),
-        retention_check_interval=numbers.choice((600_000, 20_000)),
-        offsets_retention=numbers.choice((7 * _DAY, 60_000)),
     )
 
 

@@ -89,6 +89,10 @@ def topics(all_topics: Mapping[str, tuple[str, int]]) -> Event:
     return {"op": "topics", "topics": {n: list(t) for n, t in all_topics.items()}}
 
 
+NO_CLEANUP = {"offsets.retention.check.interval.ms": 10**12}
+"""No offset and no empty group expires: the model has none of it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """Events from an empty log on."""

@@ -256,6 +256,13 @@ def test_one_groups_look_asks_for_no_other(config, topic_of, unique, monkeypatch
     assert {type(each).__name__ for each in sent} == {"MetadataRequest", "ListGroupsRequest"}
 
 
+def test_no_groups_asked_for_gives_topics_only(config, topic_of):
+    """An empty collection is not "all"."""
+    topic = topic_of("t", 2, 1)
+    snapshot = observer(config).snapshot([])
+    assert (snapshot.groups, snapshot.topics[topic]) == ({}, 2)
+
+
 def test_logs_of_single_partitions(config, topic_of):
     """What cannot be read is left out, the rest is there."""
     topic = topic_of("t", 2, 6)

@@ -129,7 +129,8 @@ def _disturbances(world: World) -> Iterator[tuple[str, World]]:
             yield f"{late} does not let go", expired(world, Expiry(GROUP, late, epoch))
     if group is not None:
         to = copied(world.to)
-        to.fail_over(as_log(group))
+        to.log = as_log(group)
+        to.fail_over()
         yield "another broker takes over", replace(world, to=to)
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from fleet.log import encoding
-from fleet.log.records import GroupMetadata, OffsetCommit, Tombstone, decode, record_key
+from fleet.log.records import GroupMetadata, OffsetCommit, decode, record_key
 from fleet.sim.coordinator.classic_group import (
     ClassicGroup,
     ClassicGroupMember,
@@ -636,10 +636,9 @@ class ClassicRequests(ClassicRounds):
         return ErrorCode.NONE
 
 
-# Offsets of classic groups: who may commit, what is written, when it expires.
+# Offsets of classic groups: who may commit, and what is written.
 #
-# Not modelled: transactions, commits by topic id, retention times of old clients, the order of
-# tombstones of several partitions (Kafka's is that of its hash tables).
+# Not modelled: transactions, commits by topic id, and that offsets and empty groups expire.
 
 
 _GROUP_ID_NOT_FOUND_SINCE = 9
@@ -648,12 +647,11 @@ _LIVES = frozenset({ClassicState.STABLE, ClassicState.PREPARING_REBALANCE})
 
 
 class ClassicOffsets:
-    """What is committed: group → (topic, partition) → when, in milliseconds."""
+    """Answers commits."""
 
     def __init__(self, rounds: ClassicRounds, groups: MutableMapping[str, ClassicGroup]) -> None:
         self.rounds = rounds
         self.groups = groups
-        self.committed: dict[str, dict[tuple[str, int], int]] = {}
 
     def commit(
         self, request: OffsetCommitRequest
@@ -671,7 +669,7 @@ class ClassicOffsets:
                 if code is ErrorCode.NONE:
                     records.append(self._record(request.group_id, topic.name, each))
             found.append(CommittedTopic(topic.name, tuple(partitions)))
-        write = PendingWrite(tuple(records), nothing_done, learnt=True) if records else None
+        write = PendingWrite(tuple(records), nothing_done) if records else None
         return write, OffsetCommitResponse(topics=tuple(found))
 
     def _too_large(self, each: OffsetCommitPartition) -> ErrorCode:
@@ -725,36 +723,6 @@ class ClassicOffsets:
         completing = group.state is ClassicState.COMPLETING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if completing else ErrorCode.NONE
 
-    # Expiry.
-
-    def expired(self) -> Iterator[GroupRecord]:
-        """Tombstones of offsets that are too old, and of empty groups without offsets."""
-        for group in self.groups.values():
-            left = self.committed.get(group.group_id, {})
-            gone = [each for each, since in left.items() if self._is_expired(group, each[0], since)]
-            yield from (self._tombstone(group.group_id, each) for each in gone)
-            if len(gone) == len(left) and group.state is ClassicState.EMPTY:
-                yield GroupRecord(record_key(encoding.GROUP_METADATA, group.group_id), None)
-
-    def _is_expired(self, group: ClassicGroup, topic: str, committed: int) -> bool:
-        consumer = group.protocol_type == "consumer"
-        subscribed = consumer if group.topics is None else topic in group.topics
-        since = committed
-        if group.protocol_type is not None:
-            if group.state is ClassicState.EMPTY:
-                since = committed if group.since < 0 else group.since
-            elif not consumer or group.topics is None or group.state is not ClassicState.STABLE:
-                return False
-        around = self.rounds.around
-        return not subscribed and around.now - since >= around.config.offsets_retention
-
-    @staticmethod
-    def _tombstone(group: str, at: tuple[str, int]) -> GroupRecord:
-        return GroupRecord(record_key(encoding.OFFSET_COMMIT, group, *at), None)
-
-
-CLEANUP_KEY = "expire-group-metadata"
-"""The timer of expired offsets and empty groups."""
 
 AnyRequest = ClassicRequest | OffsetCommitRequest
 _REFUSAL: dict[type, Any] = {
@@ -798,7 +766,6 @@ class ClassicCoordinator:
         self._offsets = ClassicOffsets(self._requests, self.groups)
         self._held: list[_Held] = []
         self._fired: list[tuple[str, int]] = []
-        self._schedule_cleanup()
 
     @property
     def now(self) -> int:
@@ -924,8 +891,6 @@ class ClassicCoordinator:
         held = _Held(decision, ticket, request, response, len(self.log))
         if append is ErrorCode.NONE:
             self.log.extend(decision.records)
-            if decision.learnt:
-                self._learn(decision.records)
         if hold:
             self._held.append(held)
         else:
@@ -945,17 +910,6 @@ class ClassicCoordinator:
         self._fired.clear()
         return CoordinatorStep(answers, tuple(self.log[before:]), fired)
 
-    # Cleaning up.
-
-    def _schedule_cleanup(self) -> None:
-        interval = self.around.config.retention_check_interval
-        self.around.schedule(CLEANUP_KEY, interval, self._clean_up)
-
-    def _clean_up(self) -> Decision:
-        records = tuple(self._offsets.expired())
-        self._schedule_cleanup()
-        return PendingWrite(records, nothing_done, learnt=True) if records else None
-
     # Failover.
 
     def _unload(self) -> None:
@@ -972,32 +926,21 @@ class ClassicCoordinator:
 
     def _load(self) -> None:
         self.groups.clear()
-        self._offsets.committed.clear()
-        self._learn(tuple(self.log))
+        for record in self.log:
+            self._learn(record)
         for group in self.groups.values():
             for member in group.members.values():
                 self._requests.keep_alive(group, member)
             if len(group.members) > self.around.config.max_size:
                 self._requests.prepare_rebalance(group)
-        self._schedule_cleanup()
 
-    def _learn(self, records: tuple[GroupRecord, ...]) -> None:
-        """What a coordinator knows from records alone."""
-        for record in records:
-            found = decode(record.key, record.value, offset=0, timestamp=0)
-            match found:
-                case GroupMetadata():
-                    self.groups[found.group] = self._loaded(found)
-                case OffsetCommit():
-                    at = (found.tp.topic, found.tp.partition)
-                    kept = self._offsets.committed.setdefault(found.group, {})
-                    kept[at] = found.commit_timestamp_ms
-                    if found.group not in self.groups:
-                        self.groups[found.group] = ClassicGroup(found.group, self.around.now)
-                case Tombstone(tp=None):
-                    self.groups.pop(found.group, None)
-                case Tombstone(tp=tp) if tp is not None:
-                    self._offsets.committed.get(found.group, {}).pop((tp.topic, tp.partition), None)
+    def _learn(self, record: GroupRecord) -> None:
+        """What a coordinator knows from a record alone."""
+        match decode(record.key, record.value, offset=0, timestamp=0):
+            case GroupMetadata() as found:
+                self.groups[found.group] = self._loaded(found)
+            case OffsetCommit() as found if found.group not in self.groups:
+                self.groups[found.group] = ClassicGroup(found.group, self.around.now)
 
     def _loaded(self, found: GroupMetadata) -> ClassicGroup:
         since = found.state_timestamp_ms
@@ -1023,5 +966,4 @@ class ClassicCoordinator:
                 assignment=each.assignment,
             )
             group.add(member, found.protocol_type, None)
-        group.topics = group.subscribed_topics()
         return group

@@ -110,10 +110,6 @@ class CoordinatorConfig(NamedTuple):
     """group.max.session.timeout.ms"""
     new_member_join_timeout: int = 300_000
     """Of a new member that is parked; a constant of Kafka's."""
-    retention_check_interval: int = 600_000
-    """offsets.retention.check.interval.ms"""
-    offsets_retention: int = 7 * 24 * 3_600_000
-    """offsets.retention.minutes"""
     metadata_max_bytes: int = 4_096
     """offset.metadata.max.bytes"""
 
@@ -125,8 +121,6 @@ class PendingWrite:
     records: tuple[GroupRecord, ...]
     done: Callable[[ErrorCode], None]
     """Called with NONE when they are durable, else with why the write failed."""
-    learnt: bool = False
-    """The coordinator learns its decision from these records, as one that loads them does."""
 
 
 Decision = PendingWrite | None
@@ -232,7 +226,6 @@ class ClassicGroup:
     awaiting_join: int = 0
     supported: dict[str, int] = field(default_factory=dict)
     """Protocol → members that support it."""
-    topics: frozenset[str] | None = None
     new_member_added: bool = False
     transitions: deque[str] = field(default_factory=lambda: deque(maxlen=_TRANSITIONS_KEPT))
 
@@ -380,23 +373,9 @@ class ClassicGroup:
         """One generation on, with its protocol."""
         self.generation += 1
         self.protocol = self.select_protocol() if self.members else None
-        self.topics = self.subscribed_topics()
         empty = not self.members
         self.move(ClassicState.EMPTY if empty else ClassicState.COMPLETING_REBALANCE, now)
         self.pending_sync.clear()
-
-    def subscribed_topics(self) -> frozenset[str] | None:
-        """Of all members, by what they told the assignor; None where that is not known."""
-        if self.protocol_type != "consumer":
-            return None
-        if not self.members:
-            return frozenset()
-        if self.protocol is None:
-            return None
-        blobs = [member.metadata(self.protocol) for member in self.members.values()]
-        found = [_topics(blob) for blob in blobs]
-        known = [each for each in found if each is not None]
-        return frozenset().union(*known) if len(known) == len(found) else None
 
     # Records.
 
@@ -458,18 +437,3 @@ class ClassicGroup:
                 members=members,
             ),
         )
-
-
-def _topics(blob: bytes) -> frozenset[str] | None:
-    """Topics of a consumer's subscription, any version; None where it is cut short."""
-    at = 6
-    if len(blob) < at:
-        return None
-    found = set()
-    for _ in range(int.from_bytes(blob[2:6], "big")):
-        end = at + 2 + int.from_bytes(blob[at : at + 2], "big")
-        if len(blob) < end:
-            return None
-        found.add(blob[at + 2 : end].decode())
-        at = end
-    return frozenset(found) if len(blob) >= at + 4 else None

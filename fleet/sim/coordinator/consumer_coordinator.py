@@ -7,10 +7,10 @@ very bytes and order that Kafka writes (tests/conformance plays both side by sid
 is slower than Kafka's code, and Kafka 4.3.1 is one version.
 
 Not modelled: groups that are both classic and KIP-848 (conversion either way), share and streams
-groups, offsets (an empty group is one without any), access rules, appends that fail, ids that the
-broker makes (version 0 of the request), racks, members that subscribe to different topics or by
-expressions, and assignors other than `uniform`. Where several members leave by one request, Java
-walks them in an order that differs from run to run; here it is theirs.
+groups, offsets, that empty groups expire, the value of the topics' hash, access rules, appends that
+fail, ids that the broker makes (version 0 of the request), racks, members that subscribe to
+different topics or by expressions, and assignors other than `uniform`. Where several members leave
+by one request, Java walks them in an order that differs from run to run; here it is theirs.
 """
 
 import base64
@@ -25,11 +25,9 @@ from fleet.sim.coordinator import consumer_shard
 from fleet.sim.coordinator.consumer_group import (
     AWAY,
     LEFT,
-    MOVES,
     ConsumerMember,
     ConsumerMemberState,
     EpochGroup,
-    MemberAction,
     Owned,
 )
 from fleet.sim.coordinator.consumer_records import (
@@ -168,12 +166,12 @@ class Reconciliation:
         waits: bool,
     ) -> ConsumerMember:
         if give_up and self._still_has(give_up):
-            state = MOVES[MemberAction.REVOKE]
+            state = ConsumerMemberState.UNREVOKED
             return member.reached(member.epoch, state=state, assigned=keep, revoking=give_up)
         for topic, partitions in take.items():
             mine = keep.found(topic, HashOrder())
             mine.put_each(dict.fromkeys(partitions, self.epoch))
-        state = MOVES[MemberAction.WAIT if waits else MemberAction.SETTLE]
+        state = ConsumerMemberState.UNRELEASED if waits else ConsumerMemberState.STABLE
         return member.reached(self.epoch, state=state, assigned=keep, revoking=HashOrder())
 
 
@@ -507,7 +505,6 @@ class ConsumerCoordinator:
     ) -> None:
         self.shard = ConsumerShard(settings=settings, now=start_ms)
         self.log: list[ConsumerRecord] = []
-        self.shard.expect_cleanup()
 
     @property
     def now(self) -> int:
@@ -544,10 +541,7 @@ class ConsumerCoordinator:
         """Time goes on: each timer goes off at its own moment; yields their keys, after it."""
         while (due := self.shard.timers.take(until)) is not None:
             self.shard.now = max(self.shard.now, due.deadline)
-            if due.action is None:
-                self._write(consumer_shard.cleaned_up(self.shard))
-            else:
-                self._write(consumer_shard.expired(self.shard, due.action))
+            self._write(consumer_shard.expired(self.shard, due.action))
             yield due.key
         self.shard.now = max(self.shard.now, until)
 
@@ -561,12 +555,12 @@ class ConsumerCoordinator:
             if not names.isdisjoint(group.topics):
                 group.note_topic_check(0, 0)
 
-    def fail_over(self, log: Sequence[ConsumerRecord] | None = None) -> None:
-        """Another broker takes over and knows the log only; `log`: what was left of it.
+    def fail_over(self) -> None:
+        """Another broker takes over and knows the log only; sessions begin anew.
 
-        Sessions begin anew. Raises BrokenLog for records that contradict each other.
+        Raises BrokenLog for records that contradict each other.
         """
-        before, self.log = self.shard, list(self.log if log is None else log)
+        before = self.shard
         self.shard = shard = ConsumerShard(
             settings=before.settings,
             now=before.now,
@@ -578,7 +572,6 @@ class ConsumerCoordinator:
                 shard.expect_heartbeat(group.id, member.id)
                 if member.state is ConsumerMemberState.UNREVOKED:
                     shard.expect_revocation(group.id, member)
-        shard.expect_cleanup()
 
     def _write(self, records: list[ConsumerRecord]) -> None:
         if not records:

@@ -17,9 +17,6 @@ from fleet.sim.coordinator.requests import ErrorCode, RequestRefused
 from fleet.sim.hashing import HashOrder, SlotOrder
 
 # A member of a KIP-848 group: what it told of itself, where it stands, what it owns.
-#
-# The machine of a member (`ConsumerMemberState`) moves by what the coordinator finds at a
-# heartbeat (`MemberAction`), by the table `MOVES`.
 
 
 Owned: TypeAlias = HashOrder[bytes, HashOrder[int, int]]
@@ -41,27 +38,6 @@ class ConsumerMemberState(Enum):
     STABLE = 0
     UNREVOKED = 1
     UNRELEASED = 2
-
-
-class MemberAction(Enum):
-    """What the coordinator finds for a member at a heartbeat.
-
-    REVOKE: the member owns partitions that are not in its target, and has not let them go.
-    WAIT: it owns nothing too much, but some of its target is still owned by another.
-    SETTLE: it owns all of its target.
-    """
-
-    REVOKE = "revoke"
-    WAIT = "wait"
-    SETTLE = "settle"
-
-
-MOVES: Final = {
-    MemberAction.REVOKE: ConsumerMemberState.UNREVOKED,
-    MemberAction.WAIT: ConsumerMemberState.UNRELEASED,
-    MemberAction.SETTLE: ConsumerMemberState.STABLE,
-}
-"""What the coordinator finds → where that leads from every state."""
 
 
 def _no_owned() -> Owned:
@@ -126,27 +102,12 @@ class ConsumerGroupState(Enum):
     ASSIGNING: the group epoch is newer than the target: nobody has computed it yet.
     RECONCILING: the target is there, and some member has not reached it.
     STABLE: every member has all of its target.
-    DEAD: deleted.
     """
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
     RECONCILING = "Reconciling"
     STABLE = "Stable"
-    DEAD = "Dead"
-
-
-_ALIVE: Final = frozenset(
-    {ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE}
-)
-GROUP_MOVES: Final[Mapping[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
-    ConsumerGroupState.EMPTY: _ALIVE | {ConsumerGroupState.EMPTY, ConsumerGroupState.DEAD},
-    ConsumerGroupState.ASSIGNING: _ALIVE | {ConsumerGroupState.EMPTY},
-    ConsumerGroupState.RECONCILING: _ALIVE | {ConsumerGroupState.EMPTY},
-    ConsumerGroupState.STABLE: _ALIVE | {ConsumerGroupState.EMPTY},
-    ConsumerGroupState.DEAD: frozenset(),
-}
-"""State → where the records of one event may lead: a join, a leave, a target, a deletion."""
 
 
 class BrokenLog(FleetError):
@@ -221,7 +182,7 @@ class EpochGroup:
         self.epoch, self.metadata_hash = epoch, metadata_hash
 
     def set_target_epoch(self, epoch: int, computed_ms: int) -> None:
-        """The target is that of an epoch; -1 when there is none any more."""
+        """The target is that of an epoch."""
         self.target_epoch, self.computed_ms = epoch, computed_ms
 
     def set_member(self, new: ConsumerMember) -> None:
@@ -255,27 +216,16 @@ class EpochGroup:
         self._retarget(member_id, HashOrder())
         self.targets.pop(member_id, None)
 
-    def settle(self, *, deleted: bool = False) -> None:
-        """Says where the group stands, after all records of one event.
-
-        Raises FleetError for a move that the table does not have.
-        """
-        if deleted:
-            new = ConsumerGroupState.DEAD
-        elif not self.members:
-            new = ConsumerGroupState.EMPTY
+    def settle(self) -> None:
+        """Says where the group stands, after all records of one event."""
+        if not self.members:
+            self.state = ConsumerGroupState.EMPTY
         elif self.epoch > self.target_epoch:
-            new = ConsumerGroupState.ASSIGNING
+            self.state = ConsumerGroupState.ASSIGNING
         else:
             reached = self._all_have_reached_the_target()
-            new = ConsumerGroupState.STABLE if reached else ConsumerGroupState.RECONCILING
-        if new not in GROUP_MOVES[self.state]:
-            raise FleetError(
-                f"group {self.id} with {len(self.members)} members at epoch {self.epoch} cannot go "
-                f"from {self.state.value} to {new.value}: only an empty group can be deleted, and "
-                "nothing comes after that"
-            )
-        self.state = new
+            stable, reconciling = ConsumerGroupState.STABLE, ConsumerGroupState.RECONCILING
+            self.state = stable if reached else reconciling
 
     def _all_have_reached_the_target(self) -> bool:
         last = self.members.get(self._behind)

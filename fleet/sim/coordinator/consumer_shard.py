@@ -1,16 +1,15 @@
 """What a coordinator of KIP-848 groups has at hand: groups, topics, timers, settings, the time."""
 
-import struct
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from fleet.sim.assignors import Target
 from fleet.sim.coordinator.consumer_group import (
     AWAY,
     LEFT,
-    BrokenLog,
     ConsumerMember,
     ConsumerMemberState,
     EpochGroup,
@@ -20,9 +19,7 @@ from fleet.sim.coordinator.consumer_records import (
     CURRENT,
     EPOCH,
     MEMBER,
-    PARTITION_METADATA,
     TARGET,
-    TARGET_EPOCH,
     ConsumerRecord,
     CurrentValue,
     EpochValue,
@@ -40,7 +37,7 @@ from fleet.sim.coordinator.requests import (
     MemberResponse,
     RequestRefused,
 )
-from fleet.sim.hashing import HashOrder, SlotOrder, xxh3_64
+from fleet.sim.hashing import HashOrder, SlotOrder
 from fleet.sim.timers import Timers
 
 # What a coordinator knows of topics, and the hashes by which it notices changes (KIP-1101).
@@ -55,13 +52,6 @@ class TopicFacts:
     id: bytes
     name: str
     partitions: int
-
-    @cached_property
-    def hash(self) -> int:
-        """It covers id, name and partition count."""
-        count, numbers = self.partitions, range(self.partitions)
-        known = b"\x00" + self.id[7::-1] + self.id[:7:-1] + _text(self.name)
-        return _signed(xxh3_64(known + struct.pack(f"<{count + 1}i", count, *numbers)))
 
 
 class TopicImage:
@@ -84,18 +74,13 @@ class TopicImage:
 
 
 def group_hash(names: Iterable[str], image: TopicImage) -> int:
-    """The hash of the topics of a group; 0 where none of them exists."""
-    found = [image.by_name[name].hash for name in sorted(names) if name in image.by_name]
-    return _signed(xxh3_64(struct.pack(f"<{len(found)}q", *found))) if found else 0
+    """The hash of the topics of a group; 0 where none of them exists.
 
-
-def _text(text: str) -> bytes:
-    units = text.encode("utf-16-le")
-    return units + struct.pack("<i", len(units) // 2)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
+    Kafka's is another function of more facts (KIP-1101); nothing depends on its value.
+    """
+    found = [image.by_name[name] for name in sorted(names) if name in image.by_name]
+    digest = hashlib.blake2b(repr(found).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True) if found else 0
 
 
 # All KIP-848 groups of a coordinator, as their records make them.
@@ -136,8 +121,7 @@ class ConsumerGroups:
             if group is not None:
                 touched[group.id] = group
         for group in touched.values():
-            if group.id in self.by_id:
-                group.settle()
+            group.settle()
 
     def apply(self, record: ConsumerRecord) -> None:
         """One record; a tombstone of what is not there is none of anything."""
@@ -159,42 +143,18 @@ class ConsumerGroups:
             old = group.members.get(str(record.about)) or ConsumerMember(id=str(record.about))
             group.set_member(_as_told(old, value))
 
-    def _without(self, group: EpochGroup, record: ConsumerRecord) -> None:
+    @staticmethod
+    def _without(group: EpochGroup, record: ConsumerRecord) -> None:
         about = str(record.about)
-        if record.type == EPOCH:
-            self._delete(group)
-        elif record.type == TARGET:
+        if record.type == TARGET:
             group.remove_target(about)
-        elif record.about is None:
-            if group.targets:
-                raise _contradiction(group, "its target epoch went before its targets")
-            group.set_target_epoch(-1, 0)
+        elif about in group.members and record.type == MEMBER:
+            group.remove_member(about)
         elif about in group.members:
-            self._without_member(group, group.members[about], record.type)
-
-    def _without_member(self, group: EpochGroup, member: ConsumerMember, kind: int) -> None:
-        if kind != MEMBER:
-            nothing: Owned = HashOrder()
-            gone = member.having(
-                epoch=LEFT, previous_epoch=LEFT, assigned=nothing, revoking=HashOrder()
+            gone = group.members[about].having(
+                epoch=LEFT, previous_epoch=LEFT, assigned=HashOrder(), revoking=HashOrder()
             )
             group.set_member(gone)
-            return
-        if member.epoch != LEFT:
-            raise _contradiction(group, f"member {member.id} went before what it owned")
-        if member.id in group.targets:
-            raise _contradiction(group, f"member {member.id} went before its target")
-        group.remove_member(member.id)
-
-    def _delete(self, group: EpochGroup) -> None:
-        if group.members or group.targets or group.target_epoch != -1:
-            raise _contradiction(group, "it went before its members and their targets")
-        group.settle(deleted=True)
-        del self.by_id[group.id]
-
-
-def _contradiction(group: EpochGroup, why: str) -> BrokenLog:
-    return BrokenLog(f"group {group.id}: {why}; the log has lost a record in between")
 
 
 def _target(value: TargetValue) -> Target:
@@ -241,7 +201,6 @@ class ConsumerGroupSettings:
     heartbeat_ms: int = 5_000
     max_size: int = 2_147_483_647
     assignment_interval_ms: int = 1_000
-    cleanup_ms: int = 600_000
 
 
 BROKER_DEFAULTS: Final = ConsumerGroupSettings()
@@ -263,11 +222,7 @@ class ConsumerShard:
     now: int = 0
     groups: ConsumerGroups = field(default_factory=ConsumerGroups)
     image: TopicImage = field(default_factory=TopicImage)
-    timers: Timers[Expiry | None] = field(default_factory=Timers)
-
-    def expect_cleanup(self) -> None:
-        """Empty groups are looked for after a while; of timers, the one without an expiry."""
-        self.timers.schedule("expire-group-metadata", self.now + self.settings.cleanup_ms, None)
+    timers: Timers[Expiry] = field(default_factory=Timers)
 
     def expect_heartbeat(self, group: str, member: str) -> None:
         """The member's session begins anew."""
@@ -406,21 +361,6 @@ def replaced(group: EpochGroup, old: ConsumerMember, new: ConsumerMember) -> Rec
         ConsumerRecord(MEMBER, group.id, new.id, MemberValue.of(new)),
         ConsumerRecord(TARGET, group.id, new.id, target),
         _current(group, new),
-    ]
-
-
-def cleaned_up(shard: ConsumerShard) -> Records:
-    """Empty groups go, as they have no offsets here; the next look is set."""
-    groups = [group for group in shard.groups.by_id.values() if not group.members]
-    shard.expect_cleanup()
-    return [record for group in groups for record in _deletion(group)]
-
-
-def _deletion(group: EpochGroup) -> Records:
-    return [
-        ConsumerRecord(TARGET_EPOCH, group.id, None, None),
-        ConsumerRecord(PARTITION_METADATA, group.id, None, None),
-        ConsumerRecord(EPOCH, group.id, None, None),
     ]
 
 

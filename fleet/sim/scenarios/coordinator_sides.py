@@ -103,9 +103,6 @@ def _partitions(owned: Iterable[int]) -> bytes:
     return _ONE_TOPIC + struct.pack(f">{len(listed) + 1}i", len(listed), *listed)
 
 
-_NEVER: Final = 1_000_000_000
-"""ms, past every story: an empty group is kept by the offsets that it committed, and simulated
-members commit none."""
 TOPIC_ID: Final = "c2ltdWxhdGVkIHRvcGljIQ"
 
 _REFUSALS: Final[Mapping[type, type]] = {
@@ -127,9 +124,7 @@ class ClassicSide:
     """A classic group's; times in ms from the start."""
 
     def __init__(self, scenario: Scenario, uuids: Iterator[str]) -> None:
-        config = CoordinatorConfig(
-            initial_rebalance_delay=scenario.initial_delay, retention_check_interval=_NEVER
-        )
+        config = CoordinatorConfig(initial_rebalance_delay=scenario.initial_delay)
         self.model = ClassicCoordinator(uuids, config=config)
         self._completed = self._generation = 0
 
@@ -209,7 +204,6 @@ class EpochSide:
                 session_ms=scenario.session_timeout,
                 heartbeat_ms=scenario.heartbeat_interval,
                 assignment_interval_ms=scenario.assignment_interval,
-                cleanup_ms=_NEVER,
             )
         )
         self.model.set_topics((TopicFacts(topic_id_bytes(TOPIC_ID), TOPIC, scenario.partitions),))

@@ -2,7 +2,6 @@ package org.apache.kafka.coordinator.group;
 
 import java.lang.reflect.Field;
 import java.util.Map;
-import java.util.Optional;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
@@ -49,8 +48,6 @@ public class GroupPicture {
         node.put("awaiting_join", group.numAwaitingJoinResponse());
         node.set("pending_join", sorted((Set) PENDING_JOIN.get(group)));
         node.set("pending_sync", sorted(group.allPendingSyncMembers()));
-        Optional topics = group.subscribedTopics();
-        node.set("topics", topics.isPresent() ? sorted((Set) topics.get()) : null);
         ArrayNode members = node.putArray("members");
         for (Object each : group.allMembers()) {
             ClassicGroupMember member = (ClassicGroupMember) each;
@@ -82,7 +79,6 @@ public class GroupPicture {
         node.put("epoch", group.groupEpoch());
         node.put("assignment_epoch", group.assignmentEpoch());
         node.put("assignment_timestamp", group.assignmentTimestamp());
-        node.put("metadata_hash", Long.toString(group.metadataHash()));
         node.set("topics", sorted(group.subscribedTopicNames().keySet()));
         ArrayNode members = node.putArray("members");
         for (Object each : new TreeMap(group.members()).values()) {

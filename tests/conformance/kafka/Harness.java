@@ -62,6 +62,7 @@ public class Harness {
 
     public static void main(String[] arguments) throws Exception {
         GAUGES.add("group-size-counter");
+        GAUGES.add("expire-group-metadata");
         PrintStream out = new PrintStream(System.out, false, "UTF-8");
         System.setOut(System.err);
         FixedRandom.install();
