@@ -28,7 +28,7 @@ from prometheus_client.utils import floatToGoString
 from fleet import __version__
 from fleet.decide.storms import StormWatch, watch_reach
 from fleet.errors import FleetError
-from fleet.lag.lag_columns import NONE, Floats, Longs
+from fleet.lag.lag_columns import NONE, Floats
 from fleet.lag.snapshot import CASES, Snapshot
 from fleet.log.readers.log_view import OpenTransaction
 from fleet.log.readers.tail import CoordinatorPoller, Tail
@@ -243,11 +243,13 @@ def _by_topic(seen: Snapshot) -> Iterator[tuple[str, str, int | None, float | No
     commits = seen.commits
     if not len(commits):
         return
-    different = np.unique(np.concatenate([np.unique(_pairs(part)) for part in seen.portions()]))
+    different = np.unique(
+        np.concatenate([np.unique(part.commits.of_topics()) for part in seen.portions()])
+    )
     counts, lags, waiting = np.zeros((3, len(different)))
     oldest = np.full(len(different), np.nan)
     for part in seen.portions():
-        place, records = np.searchsorted(different, _pairs(part)), part.lag.records
+        place, records = np.searchsorted(different, part.commits.of_topics()), part.lag.records
         known, waits = records != NONE, records > 0
         counts += np.bincount(place[known], minlength=len(different))
         lags += np.bincount(place[known], records[known], minlength=len(different))
@@ -261,12 +263,6 @@ def _by_topic(seen: Snapshot) -> Iterator[tuple[str, str, int | None, float | No
         if group in seen.facts:
             topic = commits.topics[pair & 0xFFFFFFFF]
             yield group, topic, int(lag) if count else None, _known(age)
-
-
-def _pairs(seen: Snapshot) -> Longs:
-    """Packs the group and topic of each row into one number."""
-    pairs: Longs = seen.commits.group.astype(np.int64) << 32 | seen.commits.topic
-    return pairs
 
 
 def _ages(seen: Snapshot) -> Floats:

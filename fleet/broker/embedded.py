@@ -352,9 +352,8 @@ class Broker:
             if self._secure not in {None, state.secure}:
                 raise Refused(
                     f"the broker in {self._folder} is {_kind(state.secure)}, and so is its data. "
-                    "For a "
-                    f"{_kind(not state.secure)} one, run `fleet dev broker stop --purge` first "
-                    "(deletes its data), or set FLEET_HOME to another folder"
+                    f"For a {_kind(not state.secure)} one, run `fleet dev broker stop --purge` "
+                    "first (deletes its data), or set FLEET_HOME to another folder"
                 )
             return self._start(self._moved(self._adopt(state)), wait, say)
 
@@ -464,8 +463,7 @@ class Broker:
             if not is_here(each.host):
                 raise FleetError(
                     f"no interface of this machine has the broker's address {each.host}; restore "
-                    "it, "
-                    "or name another with --listen"
+                    "it, or name another with --listen"
                 )
             taken = ports_taken(each)
             if taken:
@@ -510,14 +508,12 @@ class Broker:
         if any(state.process(node) for node in state.nodes):
             raise Refused(
                 f"the broker in {self._folder} runs at {state.host}; run `fleet dev broker stop`, "
-                "then "
-                f"start it at {self._host}"
+                f"then start it at {self._host}"
             )
         if state.secure and self.secrets.folder.exists():
             raise Refused(
                 f"the certificate of the broker in {self._folder} is for {state.host}; run `fleet "
-                "dev "
-                "broker stop --purge` first (deletes its data)"
+                "dev broker stop --purge` first (deletes its data)"
             )
         return state.at(self._host)
 

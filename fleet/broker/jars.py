@@ -152,8 +152,7 @@ def _named_libs(libs: Path) -> Path:
         if not any(libs.glob(f"{artifact}-*.jar")):
             raise FleetError(
                 f"FLEET_KAFKA_LIBS={libs} has no {artifact}-*.jar; name the libs/ folder of a "
-                "Kafka 4 "
-                "distribution, or unset it to fetch the jars"
+                "Kafka 4 distribution, or unset it to fetch the jars"
             )
     return libs.absolute()
 
@@ -170,8 +169,7 @@ def _resolve(java: Path, libs: Path, *, settings: str | None, say: Say | None) -
         if wrong is not None:
             raise FleetError(
                 f"the fetched Kafka jars differ from those that Fleet was tested with: {wrong}. "
-                "Check "
-                "the mirror, or set FLEET_KAFKA_LIBS to a folder that you trust"
+                "Check the mirror, or set FLEET_KAFKA_LIBS to a folder that you trust"
             )
         if libs.exists():
             shutil.rmtree(libs)

@@ -374,8 +374,7 @@ class Secrets:
         if data:
             raise FleetError(
                 f"{self.folder} is missing, and with it every login to this broker; restore it, or "
-                "run "
-                "`fleet dev broker stop --purge` and start again (deletes the broker's data)"
+                "run `fleet dev broker stop --purge` and start again (deletes the broker's data)"
             )
         made = Secrets(self.folder.with_name(f".{self.folder.name}.new"))
         shutil.rmtree(made.folder, ignore_errors=True)

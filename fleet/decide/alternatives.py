@@ -80,8 +80,7 @@ def recorded_group(
     if protocol is None:
         raise FleetError(
             f"group {name} has protocol {last.protocol} with assignor "
-            f"{last.assignor or 'unknown'}, "
-            f"which is not modelled (allowed: {', '.join(PROTOCOLS)})"
+            f"{last.assignor or 'unknown'}, which is not modelled (allowed: {', '.join(PROTOCOLS)})"
         )
     there: dict[str, MembershipSpan] = {}
     for span in spans:

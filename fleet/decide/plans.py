@@ -139,7 +139,7 @@ class Pricing:
     def leave(self, numbers: Sequence[int], *, staying: Sequence[int]) -> ExpectedCost:
         """Bounds one batched leave of slots; of all of them if none stays."""
         if not staying and not self.state.external_members():
-            return self.stop_all(numbers)
+            return self.stop_all()
         least, most = self._moved(staying, leaving=numbers)
         sticky = not self._range and not self._consumer
         return ExpectedCost(
@@ -150,30 +150,21 @@ class Pricing:
             note=_STICKY_LEAVE if sticky else "",
         )
 
-    def stop_all(self, numbers: Sequence[int]) -> ExpectedCost:
+    def stop_all(self) -> ExpectedCost:
         """Bounds the leave of every slot, by the generation that makes the group Empty."""
         if self.state.external_members():
-            return self.leave_to_external_members(numbers)
+            return ExpectedCost(
+                rebalances_min=1,
+                rebalances_max=1 if self._range or self._consumer else 2,
+                note="external members take over the partitions",
+            )
+        note = ""
         if self._consumer_now:
             note = "an empty KIP-848 group raises its epoch, and may skip the empty assignment"
-            return ExpectedCost(
-                rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note
-            )
-        if self.state.is_empty():
+        elif self.state.is_empty():
             note = "the group is empty; 1 if a member joins before"
-            return ExpectedCost(
-                rebalances_min=0, rebalances_max=1, moved_min=0, moved_max=0, note=note
-            )
-        return ExpectedCost(rebalances_min=1, rebalances_max=1, moved_min=0, moved_max=0)
-
-    def leave_to_external_members(self, numbers: Sequence[int]) -> ExpectedCost:
-        """Bounds the leave of all slots if external members stay and take over."""
-        del numbers
-        sticky = not self._range and not self._consumer
         return ExpectedCost(
-            rebalances_min=1,
-            rebalances_max=2 if sticky else 1,
-            note="external members take over the partitions",
+            rebalances_min=0 if note else 1, rebalances_max=1, moved_min=0, moved_max=0, note=note
         )
 
     def roll(self, numbers: Sequence[int], *, subscription_changed: bool = False) -> ExpectedCost:
@@ -199,9 +190,8 @@ class Pricing:
             ),
         )
 
-    def rejoin(self, number: int, *, members: int) -> ExpectedCost:
+    def rejoin(self, *, members: int) -> ExpectedCost:
         """Bounds the leave and return of one owner, which assigns a new subscription."""
-        del number
         if members <= 1:
             note = "the only member: one generation to Empty and one back"
             return ExpectedCost(rebalances_min=2, rebalances_max=2, note=note)
@@ -586,9 +576,8 @@ class _Planning:
             delay = round((self.state.initial_delay or 0) * 1000)
             notes.append(
                 "one slot opens before the others, since brokers assign an empty group to its "
-                "first "
-                f"member (group.initial.rebalance.delay.ms is {delay}); with Kafka's default of "
-                "3000, all would join in one rebalance"
+                f"first member (group.initial.rebalance.delay.ms is {delay}); with Kafka's default "
+                "of 3000, all would join in one rebalance"
             )
         return tuple(steps), tuple(notes)
 
@@ -600,7 +589,7 @@ class _Planning:
         stop = self._step(
             StepKind.STOP_ALL,
             held,
-            Pricing(self.state).stop_all(held),
+            Pricing(self.state).stop_all(),
             f"when new workers are warm, {count_of(held, 'slot')} drain and leave in one request, "
             f"since members with another {what} cannot share a generation; the group stands still "
             "until the next step; if that fails, Fleet restores the old workers",
@@ -730,10 +719,9 @@ class _Planning:
         return self._step(
             StepKind.REJOIN,
             (number,),
-            Pricing(self.state).rejoin(number, members=members),
+            Pricing(self.state).rejoin(members=members),
             f"slot {number} leaves and joins again once, so that the coordinator assigns the "
-            "changed "
-            "topics: a static member's restart alone does not rebalance",
+            "changed topics: a static member's restart alone does not rebalance",
         )
 
     def _warm_step(self, held: tuple[int, ...]) -> Step:

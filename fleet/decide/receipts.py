@@ -146,8 +146,7 @@ def _sentences(
         so_far = max(paused.values())
         found.append(
             f"{plural(len(paused), 'moved partition')} ({_names(map(str, paused))}) had no commit "
-            "yet: "
-            f"{so_far:.1f} s of downtime so far."
+            f"yet: {so_far:.1f} s of downtime so far."
         )
     if stayed := counted.stayed_silences:
         found.append(

@@ -281,8 +281,7 @@ def _no_topic(state: StateSnapshot, kinds: set[StepKind]) -> str:
     if nothing and not missing:
         return (
             f"no topic matches {' or '.join(nothing)} of group {state.spec.group} yet, and a "
-            "member "
-            "without a topic does not join; create a topic, then plan again"
+            "member without a topic does not join; create a topic, then plan again"
         )
     return missing_topic(state)
 
@@ -373,9 +372,8 @@ def _doubled(state: StateSnapshot) -> str:
         return ""
     names = ", ".join(f"{state.spec.group}-{n}" for n in held)
     return (
-        f"an external process is a member as {names}; stop it (perhaps a second fleet with "
-        "another store manages this group), then run "
-        f"`fleet slot reopen {state.spec.group} {held[0]}`"
+        f"an external process is a member as {names}; stop it (perhaps a second fleet with another "
+        f"store manages this group), then run `fleet slot reopen {state.spec.group} {held[0]}`"
     )
 
 

@@ -64,19 +64,16 @@ _OF_PORTION: Final = (
 _TOO_OLD: Final = f"{_OF_PORTION})"
 _TOO_MANY: Final = (
     f"{_OF_PORTION} AND old.at >= :since"  # noqa: S608 - our own text
-    " AND EXISTS (SELECT 1 FROM sample AS kept"
-    " WHERE kept.partition = old.partition AND kept.at < old.at"
-    " AND kept.at >= CAST(old.at / :one AS INTEGER) * :one)"
-    " AND EXISTS (SELECT 1 FROM sample AS kept"
-    " WHERE kept.partition = old.partition AND kept.at > old.at"
-    " AND kept.at < CAST(old.at / :one + 1 AS INTEGER) * :one))"
+    " AND EXISTS (SELECT 1 FROM sample AS kept WHERE kept.partition = old.partition AND kept.at < "
+    "old.at AND kept.at >= CAST(old.at / :one AS INTEGER) * :one) AND EXISTS (SELECT 1 FROM sample "
+    "AS kept WHERE kept.partition = old.partition AND kept.at > old.at AND kept.at < CAST(old.at / "
+    ":one + 1 AS INTEGER) * :one))"
 )
 # The largest number stays: numbers are given upwards from it, and none is given twice, so that
 # nobody who remembers one writes to another partition.
 _UNSEEN: Final = (
-    "DELETE FROM partition WHERE id >= :first AND id < :beyond"
-    " AND id < (SELECT MAX(id) FROM partition)"
-    " AND NOT EXISTS (SELECT 1 FROM sample WHERE sample.partition = partition.id)"
+    "DELETE FROM partition WHERE id >= :first AND id < :beyond AND id < (SELECT MAX(id) FROM "
+    "partition) AND NOT EXISTS (SELECT 1 FROM sample WHERE sample.partition = partition.id)"
 )
 
 

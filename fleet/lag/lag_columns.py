@@ -120,6 +120,11 @@ class Commits:
         there = np.array([group in wanted for group in self.groups], dtype=np.bool_)
         return there[self.group] if len(there) else np.zeros(0, dtype=np.bool_)
 
+    def of_topics(self) -> Longs:
+        """For each row one number of its group (upper half) and topic."""
+        pairs: Longs = self.group.astype(np.int64) << 32 | self.topic
+        return pairs
+
     def partitions(self) -> tuple[list[TopicPartition], Longs]:
         """The different partitions, and for each row which one it is."""
         both = self.topic.astype(np.int64) << 32 | self.partition.astype(np.int64)

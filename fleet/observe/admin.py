@@ -350,8 +350,7 @@ class Observer:
 
 def _left(commits: Commits, facts: Mapping[str, GroupFacts]) -> Rows:
     """Marks rows of topics to which a settled group no longer subscribes."""
-    pairs = commits.group.astype(np.int64) << 32 | commits.topic
-    different, which = np.unique(pairs, return_inverse=True)
+    different, which = np.unique(commits.of_topics(), return_inverse=True)
     gone = [
         facts[commits.groups[pair >> 32]].has_left(commits.topics[pair & 0xFFFFFFFF])
         for pair in different.tolist()
