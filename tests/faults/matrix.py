@@ -20,7 +20,7 @@ from fleet.broker import Broker
 from fleet.clock import SystemClock
 from fleet.slots import Phase, Slot
 from tests.faults import invariants
-from tests.faults.weather import WAYS, WeatherShop, biggest, is_unclean
+from tests.faults.six_fleets import WAYS, FaultShop, biggest, is_unclean
 from tests.support.kafka_tools import Record, count_rebalances, dump_records
 
 LEASE = 3.0
@@ -75,7 +75,7 @@ class Owner:
     pid: int
 
 
-class Target(WeatherShop):
+class Target(FaultShop):
     """One of the fleets, and what can be done to it alone."""
 
     copies = 3

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.matrix import Cell
-from tests.faults.weather import WAYS
+from tests.faults.six_fleets import WAYS
 
 HEAD = ("fault", "way", "most", "rebalances", "lost", "twice", "unclean", "seconds")
 TITLES = {"range": "range", "cooperative": "cooperative-sticky", "consumer": "KIP-848"}

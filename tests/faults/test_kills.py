@@ -13,7 +13,7 @@ import pytest
 from fleet.model import ReceiptResult
 from fleet.slots import ChangeState, Phase
 from fleet.system.processes import ProcessId, alive
-from tests.faults.weather import LEASE, WeatherShop, biggest, disk_of_its_own, is_unclean
+from tests.faults.six_fleets import LEASE, FaultShop, biggest, disk_of_its_own, is_unclean
 from tests.support import needs
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import rebalances
@@ -49,7 +49,7 @@ def shop(own_broker, tmp_path_factory):
             stack.enter_context(disk_of_its_own(place / "home", MEGABYTES))
         # What waits after an outage goes inline, too: the way by ranges starts Python in Spark.
         terms = {"batch": {"inline": 1000, "max_wait": "1200ms"}}
-        shop = WeatherShop(place / "home", place, bootstrap, "kills", **terms)
+        shop = FaultShop(place / "home", place, bootstrap, "kills", **terms)
         shop.create_topic(4)
         shop.create_another("letters", 1)
         stack.enter_context(ending(shop))

@@ -20,7 +20,7 @@ from tests.faults import cut_off
 from tests.faults.matrix import Cell, Ground, Target
 from tests.faults.matrix_faults import FAULTS, LONGEST_SESSION
 from tests.faults.matrix_table import write_cells
-from tests.faults.weather import WAYS, disk_of_its_own
+from tests.faults.six_fleets import WAYS, disk_of_its_own
 from tests.support.brokers import running_broker
 from tests.support.workshop import ending
 

@@ -9,7 +9,7 @@ from tests.faults.invariants import Evidence, all_assigned, one_owner
 from tests.faults.matrix import Cell, judged
 from tests.faults.matrix_faults import FAULTS
 from tests.faults.matrix_table import markdown, read_cells, write_cells
-from tests.faults.weather import WAYS
+from tests.faults.six_fleets import WAYS
 from tests.support.kafka_tools import Record, count_rebalances
 
 pytestmark = pytest.mark.unit

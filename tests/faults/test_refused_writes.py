@@ -19,7 +19,7 @@ from fleet.kubernetes.leases.lease_store import LeaseStore, worker_rules
 from fleet.system.ports import free_ports
 from fleet.worker.pod_environment import SPARK, SPARK_TOKEN
 from tests.conftest import RunningBroker
-from tests.faults.weather import WAYS, members
+from tests.faults.six_fleets import WAYS, members
 from tests.support.fleet_leases import make_leases
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube_api import KubeApi

@@ -14,7 +14,7 @@ from kubernetes import client
 
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.slots import ChangeState
-from tests.faults.weather import WAYS, members
+from tests.faults.six_fleets import WAYS, members
 from tests.support.brokers import running_broker
 from tests.support.kafka_tools import dump_group_records
 from tests.support.kube import Kube

@@ -23,7 +23,7 @@ WAYS: dict[str, dict[str, str]] = {
 }
 
 
-class WeatherShop(Workshop):
+class FaultShop(Workshop):
     """A workshop whose evidence is not on its own disk."""
 
     def __init__(self, home: Path, place: Path, bootstrap: str, group: str, **worker: Any) -> None:
