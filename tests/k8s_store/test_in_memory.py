@@ -409,7 +409,7 @@ def test_a_change_is_decided_anew_on_every_version(shelf):
 
 def test_a_no_on_the_latest_version_writes_nothing(shelf):
     """Whoever lost learns it."""
-    seen = shelf.shelf.must_get(LEASE, TARGETS)
+    seen = shelf.api.get(LEASE, TARGETS)
     shelf.write("theirs")
     with pytest.raises(Conflict):
         shelf.shelf.swap(annotate(seen, {"fleet/x": "ours"}))
@@ -420,7 +420,7 @@ def test_a_no_on_the_latest_version_writes_nothing(shelf):
 def test_a_lost_answer_is_looked_for(shelf):
     """Stored: as if it had been answered. Overwritten meanwhile: a conflict, never a success."""
     shelf.server.silent = 1
-    stored = shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, TARGETS), {"fleet/x": "ours"}))
+    stored = shelf.shelf.swap(annotate(shelf.api.get(LEASE, TARGETS), {"fleet/x": "ours"}))
     assert annotation(stored, "fleet/x") == "ours"
 
     def overwrites(method: str, found: dict) -> None:
@@ -429,7 +429,7 @@ def test_a_lost_answer_is_looked_for(shelf):
 
     shelf.server.silent, shelf.server.after = 1, overwrites
     with pytest.raises(Conflict):
-        shelf.shelf.swap(annotate(shelf.shelf.must_get(LEASE, TARGETS), {"fleet/x": "again"}))
+        shelf.shelf.swap(annotate(shelf.api.get(LEASE, TARGETS), {"fleet/x": "again"}))
     assert shelf.written() == "theirs"
 
 

@@ -19,12 +19,20 @@ from fleet.config.settings import WorkerSettings
 from fleet.errors import FleetError
 from fleet.kubernetes.client.api import Api, Object, Request
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, GROUP_LABEL, ObjectNames
+from fleet.kubernetes.deployment.examining import examine
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.operator.resource import KIND
+from fleet.model import Severity
 from tests.kubernetes.test_chart import VALUES, rendered
 from tests.kubernetes.test_operator import entry
 from tests.support import waiting
-from tests.support.declared import ON_KUBERNETES, fleet_spec, group_spec, settings_of
+from tests.support.declared import (
+    ON_KUBERNETES,
+    declaration,
+    fleet_spec,
+    group_spec,
+    settings_of,
+)
 from tests.support.declared_fleets import Declared
 from tests.support.kube_api import KubeApi, program
 
@@ -264,6 +272,20 @@ def test_an_operator_does_its_work(shop: Shop) -> None:
         with shop.server.api(namespace, user) as api:
             for kind in ("Deployment", "Lease", "ConfigMap", "Pod", KIND):
                 assert "forbidden" in refusal(lambda: api.find(kind))  # noqa: B023 - called here
+
+
+@pytest.mark.parametrize(
+    ("account", "severity"), [("fleet-worker", Severity.OK), (None, Severity.FAIL)]
+)
+def test_doctor_finds_the_operators_rights_enough(
+    shop: Shop, account: str | None, severity: Severity
+) -> None:
+    """Unless a fleet names no account: then its manager would have to make one, with a Role."""
+    place = {**ON_KUBERNETES, "namespace": shop.namespace, "service_account": account}
+    spec = fleet_spec(declaration(runtime=place))
+    found = {each.check: each for each in examine(spec, shop.operator, looks={})}
+    assert found["permissions"].level is severity
+    assert ("create RoleBinding" in found["permissions"].found) == (account is None)
 
 
 def lease(holder: str | None) -> Object:

@@ -10,6 +10,7 @@ import yaml
 from fleet import cli
 from fleet.config.spec import FixedScaling, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
+from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.operator.resource import DeclaredFleet, cluster_text, spec_of
 from fleet.kubernetes.operator.status import FleetView, PassOutcome, status_of
 from fleet.model import StepKind
@@ -205,7 +206,8 @@ def test_what_the_operator_makes_is_rendered(
     assert cli.run(asked) == 0
     made = list(yaml.safe_load_all(capsys.readouterr().out))
     assert {each["metadata"]["namespace"] for each in made} == {"shop"}
-    assert "Deployment" in {each["kind"] for each in made}
+    names = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
+    assert names == ["fleet-spark", ObjectNames("main", "orders").deployment]
     for text, why in (
         (yaml.safe_dump(resource("orders", "shop", fleet={"group": "orders"})), "spec.fleet"),
         ("kind: Pod", "no ConsumerFleet"),

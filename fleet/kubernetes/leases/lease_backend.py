@@ -105,13 +105,6 @@ class RetryOnConflict:
         shown = view is not None and kind == view.kind and name.startswith(self._group)
         return view if shown else None
 
-    def must_get(self, kind: str, name: str, *, fresh: bool = False) -> Object:
-        """Returns the object; raises Missing if it does not exist."""
-        found = self.get(kind, name, fresh=fresh)
-        if found is None:
-            raise missing(kind, name)
-        return found
-
     def note(self, stored: Object) -> Object:
         """Records an object that was written here."""
         view = self.view_of(stored["kind"], stored["metadata"]["name"])
