@@ -28,6 +28,7 @@ pytestmark = pytest.mark.kubernetes
 
 CHART = repository() / "k8s" / "chart"
 TEMPLATE = ("template", "fleet", str(CHART), "--kube-version", "1.36")
+DAGSTER = {"enabled": True, "image": "registry.example/fleet-manager:1"}
 VALUES: dict[str, Any] = {
     "image": {"name": "registry.example/fleet:1"},
     "clusters": {
@@ -37,7 +38,7 @@ VALUES: dict[str, Any] = {
         }
     },
     "kafka": {"envFrom": ["kafka"], "mounts": {"kafka-tls": "/etc/kafka"}},
-    "dagster": {"enabled": True, "database": {"secret": "database"}},
+    "dagster": {**DAGSTER, "database": {"secret": "database"}},
     "networkPolicy": {"egress": [{"ports": [{"port": 9092, "protocol": "TCP"}]}]},
     "operator": {"priorityClassName": "high", "tolerations": [{"operator": "Exists"}]},
     "exporter": {"nodeSelector": {"disk": "fast"}},
@@ -107,6 +108,7 @@ def test_the_chart_is_of_this_release() -> None:
         ({"workers": {"maxUnavailable": 0}}, "maxUnavailable"),
         ({"dagster": {"fleets": [{"topics": ["a"]}]}}, "group"),
         ({"dagster": {"image": "fleet-manager:latest"}}, "image"),
+        ({"dagster": {"enabled": True}}, "dagster.image is missing"),
     ],
 )
 def test_wrong_values_are_refused_by_their_key(values: dict[str, Any], why: str) -> None:
@@ -151,7 +153,7 @@ def test_the_server_takes_every_object(monitored: KubeApi, watched: int) -> None
     monitored.send("PUT", path, found)
     mounts = {"mounts": {"kafka.tls": "/etc/kafka", "k" * 63: "/more"}}
     more = {"watchNamespaces": others, "monitoring": MONITORED, "kafka": mounts}
-    database = VALUES["dagster"] if watched else {"enabled": True}
+    database = VALUES["dagster"] if watched else DAGSTER
     objects = rendered(namespace, {**VALUES, **more, "dagster": database})
     pods = [
         {
@@ -232,7 +234,7 @@ def test_prometheus_takes_what_is_in_the_rule_object(tmp_path: Path) -> None:
 
 def test_dagster_reads_the_clusters_file_and_its_own_fleets(tmp_path: Path) -> None:
     """Its instance is that of `fleet new`; its fleets run where the operator's do."""
-    dagster = {"enabled": True, "fleets": [ENTRY]}
+    dagster = {**DAGSTER, "fleets": [ENTRY]}
     objects = rendered("system", {**VALUES, "watchNamespaces": ["shop"], "dagster": dagster})
     data = the(objects, "ConfigMap", "fleet-dagster")["data"]
     assert yaml.safe_load(data["dagster.yaml"]) == dagster_instance("/var/lib/fleet/dagster")
@@ -240,13 +242,13 @@ def test_dagster_reads_the_clusters_file_and_its_own_fleets(tmp_path: Path) -> N
     assert [each.group for each in spec.fleets] == ["orders"]
     assert isinstance(spec.runtime, KubernetesRuntimeSpec)
     assert (spec.runtime.namespace, spec.runtime.env_from) == ("shop", ("kafka",))
-    elsewhere = {"enabled": True, "cluster": "spare"}
+    elsewhere = {**DAGSTER, "cluster": "spare"}
     assert "has no spare" in helm(*TEMPLATE, values={**VALUES, "dagster": elsewhere}).stderr
 
 
 def workers(tmp_path: Path, **values: Any) -> Callable[[str], dict[str, Any]]:
     """The `spec` of a fleet's objects, by kind, under these `workers`."""
-    dagster = {"enabled": True, "fleets": [{**ENTRY, "runtime": {"image": "jobs:1"}}]}
+    dagster = {**DAGSTER, "fleets": [{**ENTRY, "runtime": {"image": "jobs:1"}}]}
     objects = rendered("system", {**VALUES, "dagster": dagster, "workers": values})
     text = the(objects, "ConfigMap", "fleet-dagster")["data"]["fleet.yaml"]
     spec = load(tmp_path / "fleet.yaml", {}, text=text)

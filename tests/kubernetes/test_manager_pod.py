@@ -34,7 +34,7 @@ def install(kube: "Kube", namespace: str, cluster: dict[str, Any], **dagster: An
     values = {
         "image": {"name": image("manager"), "pullPolicy": "Never"},
         "clusters": {"main": cluster},
-        "dagster": {"enabled": True, **dagster},
+        "dagster": {"enabled": True, "image": image("manager"), **dagster},
         "crd": {"install": False},
         **off,
     }
