@@ -233,7 +233,10 @@ def test_prometheus_takes_what_is_in_the_rule_object(tmp_path: Path) -> None:
 
 
 def test_dagster_reads_the_clusters_file_and_its_own_fleets(tmp_path: Path) -> None:
-    """Its instance is that of `fleet new`; its fleets run where the operator's do."""
+    """Its instance is that of `fleet new`, or has a launcher; its fleets run where others do."""
+    from dagster._config import process_config
+    from dagster_k8s import K8sRunLauncher
+
     dagster = {**DAGSTER, "fleets": [ENTRY]}
     objects = rendered("system", {**VALUES, "watchNamespaces": ["shop"], "dagster": dagster})
     data = the(objects, "ConfigMap", "fleet-dagster")["data"]
@@ -242,6 +245,10 @@ def test_dagster_reads_the_clusters_file_and_its_own_fleets(tmp_path: Path) -> N
     assert [each.group for each in spec.fleets] == ["orders"]
     assert isinstance(spec.runtime, KubernetesRuntimeSpec)
     assert (spec.runtime.namespace, spec.runtime.env_from) == ("shop", ("kafka",))
+    data = the(rendered("system", VALUES), "ConfigMap", "fleet-dagster")["data"]
+    launcher = yaml.safe_load(data["dagster.yaml"])["run_launcher"]["config"]
+    checked = process_config(K8sRunLauncher.config_type(), launcher)
+    assert checked.success, checked.errors
     elsewhere = {**DAGSTER, "cluster": "spare"}
     assert "has no spare" in helm(*TEMPLATE, values={**VALUES, "dagster": elsewhere}).stderr
 
