@@ -327,7 +327,16 @@ class LocalRuntimeSpec(Strict):
         return "local"
 
 
-Heap = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$")]
+def check_heap(value: str) -> str:
+    """Returns a JVM's heap in Spark's notation, if Spark starts with it."""
+    if value.endswith("m") and int(value[:-1]) < _LEAST_HEAP:
+        raise ValueError(f"{value} is less than {_LEAST_HEAP}m, with which Spark does not start")
+    return value
+
+
+Heap = Annotated[str, Field(pattern=r"^[1-9]\d{0,5}[mg]$"), AfterValidator(check_heap)]
+_LEAST_HEAP: Final = 450
+"""MiB: one and a half times what Spark reserves for itself."""
 
 
 class SparkExecutors(Strict):

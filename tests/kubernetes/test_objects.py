@@ -330,6 +330,14 @@ def test_servers_with_executors_have_an_account_unless_the_platform_makes_accoun
     assert [each["kind"] for each in spark_objects(spec)] == ["Service", "Deployment"]
 
 
+@pytest.mark.parametrize(
+    "spark", [{"memory": "449m"}, {"executors": {"instances": 1, "memory": "9m"}}]
+)
+def test_a_heap_is_one_that_spark_starts_with(spark: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="m is less than 450m, with which Spark does not start"):
+        fleet(runtime={"spark": spark})
+
+
 def test_executors_exclude_another_master() -> None:
     with pytest.raises(ValueError, match=r"master local\[2\] and executors exclude each other"):
         fleet(runtime={"spark": {"executors": {"instances": 1}, "master": "local[2]"}})
