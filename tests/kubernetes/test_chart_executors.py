@@ -1,17 +1,23 @@
 """What a Spark server may do by the chart's rights, tried with its token on a real API server."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fleet.act.spark_server import TOKEN_ENV
 from fleet.config.spec import FleetSpec
 from fleet.errors import Refused
 from fleet.kubernetes.client.api import Api, Object, Request
 from fleet.kubernetes.deployment.spark_servers import ensure_spark
 from fleet.kubernetes.manifests.spark_objects import spark_servers
+from fleet.system.ports import free_ports
 from tests.kubernetes.test_chart_rights import Shop, object_of, refusal, shop
 from tests.support import waiting
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
@@ -50,8 +56,8 @@ class Driver:
         made = object_of("Pod", self.name, spec={"containers": [{"name": "spark", "image": "s:1"}]})
         made["spec"]["serviceAccountName"] = "fleet-spark"
         self.bound = shop.admin.apply(made)
-        user = shop.server.account(shop.namespace, "fleet-spark", pod=self.bound)
-        self.api = shop.server.api(shop.namespace, user)
+        self.user = shop.server.account(shop.namespace, "fleet-spark", pod=self.bound)
+        self.api = shop.server.api(shop.namespace, self.user)
 
     def executor(self, **changed: Any) -> Object:
         """An executor as Spark makes it; what is changed in its metadata, spec or container."""
@@ -160,6 +166,52 @@ def test_an_executor_has_no_more_than_its_server(
     """The code of a fleet runs in its server; the second server has fewer Secrets."""
     _, driver = drivers
     assert why in refusal(partial(create, driver.api, driver.executor(**change)))
+
+
+@pytest.mark.spark
+def test_spark_itself_creates_and_deletes_executors(
+    drivers: tuple[Driver, Driver], tmp_path: Path
+) -> None:
+    """Its scheduler, with the server's token and under the policies; no node runs them."""
+    driver, _ = drivers
+    secret = tmp_path / "token"
+    secret.write_text("of-this-test-alone")
+    program = (
+        "from fleet.act import spark_server as s; "
+        f"s.SECRET_FILE = {str(secret)!r}; s.main(['--listen', '127.0.0.1:{free_ports(1)[0]}'])"
+    )
+    given = {
+        "FLEET_HOME": str(tmp_path),
+        "FLEET_SPARK_MASTER": f"k8s://{driver.shop.server.url}",
+        "FLEET_SPARK_MEMORY": "512m",
+        "FLEET_SPARK_EXECUTORS": json.dumps({"instances": 2, "cores": 1, "memory": "512m"}),
+        "FLEET_SPARK_EXECUTOR_POD": json.dumps(driver.template),
+        "KUBECONFIG": str(driver.shop.server.kubeconfig(driver.user)),
+        "POD_NAME": driver.name,
+        TOKEN_ENV: "of-this-test-alone",
+    }
+    log = tmp_path / "log"
+    label = (
+        f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={driver.server}"
+    )
+    find = partial(driver.shop.admin.find, "Pod", label)
+    with log.open("w") as out:
+        spark = subprocess.Popen(
+            [sys.executable, "-c", program], env={**os.environ, **given}, stdout=out, stderr=out
+        )
+        try:
+            waiting.until(lambda: len(find()[0]) == 2 or spark.poll() is not None, "executors")
+            pods = find()[0]
+        finally:
+            spark.terminate()
+            spark.wait(60)
+    assert len(pods) == 2, log.read_text()[-2000:]
+    for pod in pods:
+        assert "of-this-test-alone" not in json.dumps(pod)
+        (container,) = pod["spec"]["containers"]
+        assert container["args"] == ["executor"]
+        assert container["resources"]["limits"] == {"memory": "896Mi"}
+    waiting.until(lambda: not find()[0], "its executors to go with it")
 
 
 def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> None:
