@@ -20,5 +20,5 @@ defs = Definitions(
     asset_checks=checks.checks,
     jobs=[*changes.jobs, *history.jobs],
     schedules=[*schedules.reconcile, *schedules.mornings, *schedules.history],
-    sensors=[*sensors.watches, *sensors.storms, *sensors.partitions],
+    sensors=[*sensors.watches, *sensors.partitions],
 )

@@ -15,7 +15,7 @@ STAMPS = "stored stamps of records, runs or files, of other machines or other da
 ALLOWED = {
     "fleet/dagster/history_assets.py": STAMPS,
     "fleet/dagster/reconcile_schedule.py": f"{STAMPS}; a run that ends in the future holds nobody",
-    "fleet/dagster/storm_sensor.py": STAMPS,
+    "fleet/dagster/storm_events.py": STAMPS,
     "fleet/act/steps/membership.py": "`open_at` of the targets: the only shared moment",
     "benchmarks/worker.py": STAMPS,
     "fleet/commands/operate/history.py": "an age, told to people",

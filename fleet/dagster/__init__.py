@@ -26,7 +26,6 @@ from fleet.dagster.reconcile_schedule import (
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.scale_schedules import build_scale_schedules, scale_at
 from fleet.dagster.sink_assets import build_sink_assets
-from fleet.dagster.storm_sensor import build_storm_sensor
 from fleet.dagster.watch_sensor import build_watch_sensor
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "build_reconcile_schedules",
     "build_scale_schedules",
     "build_sink_assets",
-    "build_storm_sensor",
     "build_topic_assets",
     "build_watch_sensor",
     "execute_rollout",

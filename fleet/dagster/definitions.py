@@ -54,7 +54,6 @@ from fleet.dagster.reconcile_schedule import (
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures, parse_time
 from fleet.dagster.scale_schedules import build_scale_schedules
 from fleet.dagster.sink_assets import build_sink_assets, depths
-from fleet.dagster.storm_sensor import build_storm_sensor
 from fleet.dagster.watch_sensor import build_watch_sensor, missing_group
 from fleet.errors import ConfigError
 from fleet.manager.lag_assessment import compute_lag_statuses
@@ -246,7 +245,6 @@ def cluster_definitions(
         ],
         sensors=[
             build_watch_sensor(fleet),
-            build_storm_sensor(fleet),
             *build_new_partitions_sensors(fleet),
         ],
     )

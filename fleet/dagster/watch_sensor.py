@@ -9,8 +9,8 @@ at most, and a heartbeat follows once a day. A check is stored only if its outco
 stores 300 events at most, oldest groups first. Cost: after many changes an event may be some ticks
 late, and an unchanged observation is up to a day old.
 
-`fleet_storms` reports the storms (`fleet.dagster.storm_sensor`). If the cluster does not answer,
-the tick is skipped with that sentence; parts that do not answer are named beside the rest.
+If the cluster does not answer, the tick is skipped with that sentence; parts that do not answer are
+named beside the rest.
 """
 
 import math
@@ -43,6 +43,7 @@ from fleet.dagster.check_outcomes import (
     freshness_outcome,
     lag_outcome,
     receipt_outcome,
+    storm_outcome,
 )
 from fleet.dagster.dead_runs import GroupChange, end_dead_runs
 from fleet.dagster.group_assets import (
@@ -57,12 +58,15 @@ from fleet.dagster.live import INTERVAL_SECONDS, Live, live_cluster
 from fleet.dagster.reconcile_schedule import acting_topics
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.sink_assets import TableMemory, table_events, writers_of_topics
+from fleet.dagster.storm_events import StormRefresh, refresh_storms
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
+from fleet.decide.storms import StormWatch
 from fleet.errors import Damaged, FleetError, SchemaTooNew
 from fleet.lag.snapshot import Figures, GroupFacts, Snapshot
 from fleet.manager.lag_assessment import lag_statuses, worst_lag_status
 from fleet.model import GroupSnapshot, GroupState, TopicPartition
 from fleet.slots import ChangeState
+from fleet.slots.codec import as_json, from_json_or_none
 from fleet.text import duration, plural
 
 EVENTS_A_TICK: Final = 300
@@ -76,8 +80,8 @@ DISCOVERY_SECONDS: Final = 300.0
 STORE_DEADLINE_SECONDS: Final = 10.0
 """Seconds for reading the changes of declared groups; the rest keep what was read before."""
 PARTITIONS_A_TICK: Final = 1_000
-VERSION: Final = 6
-_GROUP: Final = Struct(">IIHHHbII")
+VERSION: Final = 7
+_GROUP: Final = Struct(">IIHHHbIIH")
 
 
 class LastEvent(NamedTuple):
@@ -97,6 +101,8 @@ class LastEvent(NamedTuple):
     """Time of the event, in seconds since the epoch."""
     watermark: int = 0
     """Its data version: the time up to which all records are committed; 0: unknown."""
+    storm: int = 0
+    """Digest of its storm; 0: not known yet, or an undeclared group without one."""
 
 
 class GroupTick(NamedTuple):
@@ -110,12 +116,17 @@ class GroupTick(NamedTuple):
 
     def checks(self, known: LastEvent | None) -> Iterator[str]:
         """Yields the checks whose outcome differs from the last event's."""
-        for name, place in _CHECKS.items():
+        for name, place in _CHECKS.items() if self.fleet is not None else ():
             if self.event[place] and (known is None or known[place] != self.event[place]):
                 yield name
 
 
-_CHECKS: Final = {asset_keys.LAG: 2, asset_keys.FRESHNESS: 3, asset_keys.RECEIPT: 4}
+_CHECKS: Final = {
+    asset_keys.LAG: 2,
+    asset_keys.FRESHNESS: 3,
+    asset_keys.RECEIPT: 4,
+    asset_keys.STORM: 8,
+}
 """Places of the checks in `LastEvent`."""
 
 
@@ -128,6 +139,7 @@ class SensorMemory:
     topics: Mapping[str, str] = field(default_factory=dict)
     """Topic or pattern of fleet.yaml → its data version."""
     tables: TableMemory = field(default_factory=dict)
+    storms: StormWatch = field(default_factory=StormWatch)
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "SensorMemory | None":
@@ -143,13 +155,19 @@ class SensorMemory:
             },
             topics=stored["topics"],
             tables={table: (at, version) for table, (at, version) in stored["tables"].items()},
+            storms=from_json_or_none(StormWatch, stored["storms"]) or StormWatch(),
         )
 
     def as_json(self) -> dict[str, Any]:
         """Returns the memory to store."""
         groups = b"".join(k.to_bytes(4) + _GROUP.pack(*e) for k, e in self.groups.items())
-        rows = b64encode(groups).decode()
-        return {"v": VERSION, "groups": rows, "topics": self.topics, "tables": self.tables}
+        return {
+            "v": VERSION,
+            "groups": b64encode(groups).decode(),
+            "topics": self.topics,
+            "tables": self.tables,
+            "storms": as_json(self.storms),
+        }
 
     def known(self, group: str) -> LastEvent | None:
         """Returns the last event of the group."""
@@ -196,6 +214,7 @@ def due_groups(
             or events > 1
             or known.hard != event.hard
             or known.watermark != event.watermark
+            or known.storm != event.storm
             or (known.changed != event.changed and known.changed and event.changed)
         ):
             ranked.append((0, known.at if known else 0, events, tick))
@@ -229,6 +248,7 @@ class WatchRefresh:
     statuses: Mapping[str, LagStatus]
     changes: Mapping[str, GroupChange]
     """Of declared groups, by group id."""
+    storms: StormRefresh = field(default_factory=StormRefresh)
     problems: tuple[str, ...] = ()
     writable: bool = True
     """Whether the actors of changes could have renewed their leases [38]."""
@@ -239,7 +259,8 @@ class WatchRefresh:
         others = [
             group
             for group in self.seen.facts
-            if group not in declared and (memory.known(group) or self.is_settled(group))
+            if group not in declared
+            and (memory.known(group) or group in self.storms.watch.storms or self.is_settled(group))
         ]
         return [
             *(self._tick(group, fleet, memory) for group, fleet in declared.items()),
@@ -260,9 +281,10 @@ class WatchRefresh:
             changed=int(facts.changed_at or 0),
             band=lag_band(lag),
         )
+        known, mark = memory.known(group), self.storms.mark(group)
         if fleet is None:
-            return GroupTick(group, None, event)
-        known = memory.known(group)
+            storm = check_digest(*mark) if group in self.storms.watch.storms and mark else 0
+            return GroupTick(group, None, event._replace(storm=storm))
         age = figures.age if figures else None
         limit = self.spec.max_lag_of(fleet)
         change = self.changes[group].change if group in self.changes else None
@@ -273,6 +295,7 @@ class WatchRefresh:
             lag=check_digest(facts.exists, self.statuses.get(group)),
             freshness=check_digest(freshness_outcome(group, age, max_lag=limit).outcome),
             receipt=check_digest(change.plan.id, change.state.value) if change and ended else 0,
+            storm=check_digest(*mark) if mark is not None else known.storm if known else 0,
             watermark=max(
                 known.watermark if known else 0,
                 watermark_of(figures, at=self.seen.at, every=self.spec.dagster.watermark),
@@ -297,10 +320,10 @@ def missing_group(group: str) -> GroupSnapshot:
     )
 
 
-def refresh_groups(live: Live) -> WatchRefresh:
+def refresh_groups(live: Live, before: StormWatch) -> WatchRefresh:
     """Refreshes the live view, and reads the changes of declared groups."""
     seen, spec = live.cluster.refresh(), live.fleet.spec
-    problems = read_changes(live)
+    problems, storms = read_changes(live), refresh_storms(live, before)
     running = [
         group
         for group, each in live.changes.items()
@@ -312,7 +335,8 @@ def refresh_groups(live: Live) -> WatchRefresh:
         figures=seen.figures(),
         statuses=worst_lag_status(seen),
         changes=live.changes,
-        problems=(*seen.problems, *problems),
+        storms=storms,
+        problems=tuple(dict.fromkeys((*seen.problems, *problems, *storms.errors.values()))),
         writable=all(is_writable(live, group) for group in running),
     )
 
@@ -422,6 +446,8 @@ def _outcomes(
     yield asset_keys.FRESHNESS, freshness_outcome(tick.group, age, max_lag=limit)
     if tick.event.receipt:
         yield asset_keys.RECEIPT, receipt_outcome(refresh.changes[tick.group].change)
+    storm, recorded = refresh.storms.watch.storms, refresh.storms.counted.get(tick.group)
+    yield asset_keys.STORM, storm_outcome(tick.fleet, recorded, storm.get(tick.group))
 
 
 def observation(
@@ -446,8 +472,11 @@ def observation(
         metadata["lag (records)"] = state.lag
     if state.lag_seconds is not None:
         metadata["lag (s)"] = round(state.lag_seconds, 3)
-    if lag is None:  # else the sentence of the check contains it
+    storm = refresh.storms.watch.storms.get(tick.group)
+    if lag is None:  # else the sentences of the checks contain it
         parts += _waiting(state)
+        parts += [] if storm is None else [storm.sentence]
+        metadata["storm"] = storm is not None
     last = refresh.changes.get(tick.group)
     if last is not None and last.change is not None:
         metadata["last change"] = f"{last.change.state.value}, by {last.change.actor}"
@@ -537,10 +566,10 @@ def watch(context: SensorEvaluationContext, resource: FleetResource) -> SensorRe
 
 
 def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
-    refresh = refresh_groups(live)
-    spec, seen = refresh.spec, refresh.seen
     keeper = live.keeper("watch", SensorMemory.from_json, SensorMemory.as_json)
     memory = keeper.load(context.cursor) or SensorMemory()
+    refresh = refresh_groups(live, memory.storms)
+    spec, seen = refresh.spec, refresh.seen
     live.runs, ended = end_dead_runs(
         context.instance,
         spec.cluster.name,
@@ -556,6 +585,9 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
     told = None if seen.partial else [tick.group for tick in ticks]
     after = after.with_events(due, now=seen.at, alive=told)
     tables, after, unread = _tables(live, spec, after)
+    of_cluster = refresh.storms.of_cluster(spec.cluster.name, memory.storms)
+    if refresh.storms.watch != memory.storms:
+        after = replace(after, storms=refresh.storms.watch)
     others = frozenset(tick.group for tick in ticks if tick.fleet is None)
     requests = []
     if others != live.discovered:
@@ -570,11 +602,11 @@ def _tick(context: SensorEvaluationContext, live: Live) -> SensorResult:
         f"ended {plural(len(ended), 'dead run')}."
     )
     return SensorResult(
-        asset_events=[*events, *tables],
+        asset_events=[*events, *tables, *of_cluster],
         cursor=keeper.keep(after),
         dynamic_partitions_requests=requests,
         # The sensor requests no run, so Dagster calls every tick skipped and shows this.
-        skip_reason=SkipReason(" ".join((said, *problems))),
+        skip_reason=SkipReason(" ".join((said, *refresh.storms.sentences(), *problems))),
     )
 
 
@@ -611,7 +643,7 @@ def build_watch_sensor(fleet: FleetResource) -> SensorDefinition:
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=DefaultSensorStatus.RUNNING,
         description=(
-            f"Observes topics and groups of {cluster}: stores changes, evaluates checks, "
+            f"Observes topics and groups of {cluster}: stores changes, storms and checks, "
             "ends dead runs."
         ),
     )

@@ -27,9 +27,8 @@ from fleet.dagster.definitions import build_group_checks
 from fleet.dagster.group_assets import build_group_assets
 from fleet.dagster.live import close_all, live_cluster
 from fleet.dagster.reconcile_schedule import tick
-from fleet.dagster.storm_sensor import watch_storms
 from fleet.dagster.watch_sensor import refresh_groups, watch
-from fleet.decide.storms import Storm
+from fleet.decide.storms import Storm, StormWatch
 from fleet.errors import Unreachable
 from fleet.log.readers.group_log import GroupLog
 from fleet.manager.cycle import STORM_NOTE
@@ -57,11 +56,6 @@ def instance():
 def watched(scene, instance, cursor=None):
     """One tick of the sensor."""
     return watch(build_sensor_context(instance=instance, cursor=cursor), scene.resource)
-
-
-def stormy(scene, instance, cursor=None):
-    """One tick of the sensor on storms."""
-    return watch_storms(build_sensor_context(instance=instance, cursor=cursor), scene.resource)
 
 
 def planned(scene, instance):
@@ -107,7 +101,7 @@ def test_first_tick_tells_all_the_next_one_nothing(scene, instance):
             for event in first.asset_events
             if isinstance(event, AssetCheckEvaluation) and event.asset_key == key
         }
-        assert set(checks) == {asset_keys.LAG, asset_keys.FRESHNESS}
+        assert set(checks) == {asset_keys.LAG, asset_keys.FRESHNESS, asset_keys.STORM}
 
         second = watched(scene, instance, first.cursor)
         told = {event.asset_key for event in second.asset_events}
@@ -158,11 +152,10 @@ def test_a_tick_sees_what_was_written_to_the_file_meanwhile(scene, instance):
 def test_a_person_may_test_a_sensor_beside_the_daemon(scene, instance):
     """Ticks at the same moment share the connections and tell the same."""
     with ThreadPoolExecutor(4) as pool:
-        ticks = [pool.submit(how, scene, instance) for how in (watched, stormy) * 4]
+        ticks = [pool.submit(watched, scene, instance) for _ in range(4)]
     keys = [sorted(event.asset_key.path[-1] for event in tick.result().asset_events)
             for tick in ticks]  # fmt: skip
-    assert {tuple(each) for each in keys[::2]} == {tuple(keys[0])}
-    assert {tuple(each) for each in keys[1::2]} == {tuple(keys[1])}
+    assert {tuple(each) for each in keys} == {tuple(keys[0])}
 
 
 def test_a_store_that_is_away_takes_nothing_from_the_rest(scene, instance, monkeypatch):
@@ -191,11 +184,11 @@ def test_a_tick_tries_whether_those_who_change_could_renew(scene, monkeypatch):
 
     monkeypatch.setattr(Store, "beat", refused)
     with live_cluster(scene.resource) as live:
-        assert refresh_groups(live).writable
+        assert refresh_groups(live, StormWatch()).writable
         assert tried == []
         plan = plan_of(group=scene.managed, id="p")
         assert live.fleet.store.begin_change(plan, actor="a", started_at=0.0)
-        assert not refresh_groups(live).writable
+        assert not refresh_groups(live, StormWatch()).writable
     assert tried == [scene.managed]
 
 
@@ -211,27 +204,28 @@ def test_a_member_that_joins_is_told(scene, instance):
     assert mine[0].metadata["members"].value == 2
 
 
+def storms_of(tick):
+    """The storm checks of a tick."""
+    return [e for e in tick.asset_events if getattr(e, "check_name", "") == asset_keys.STORM]
+
+
 def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
-    """The storm sensor tells its beginning with who makes it; the schedule says what it holds."""
+    """The sensor tells its beginning with who makes it; the schedule says what it holds."""
     text = scene.config.read_text()
     scene.config.write_text(
         text.replace("mode: act", "mode: act\n    storm: {rebalances: 1, window: 10m}")
     )
-    cooldown = stormy(scene, instance)
-    assert cooldown.skip_reason.skip_message == "No group is in a storm."
-    assert {(each.check_name, each.passed) for each in cooldown.asset_events} == {
-        (asset_keys.STORM, True)
-    }, "each declared group has its check"
-    assert len(cooldown.asset_events) == len(scene.spec.fleets)
+    calm = watched(scene, instance)
+    assert [check.passed for check in storms_of(calm)] == [True] * len(scene.spec.fleets)
     with scene.member(scene.managed), scene.member(scene.managed):
-        begun = stormy(scene, instance, cooldown.cursor)
+        begun = watched(scene, instance, calm.cursor)
         held = planned(scene, instance)
-        (checked,) = begun.asset_events
+        (checked,) = storms_of(begun)
         assert "client rdkafka joins every" in checked.metadata["sentence"].value
         assert (checked.check_name, checked.passed) == (asset_keys.STORM, False)
         assert checked.metadata["top offender"].value == "client rdkafka"
         assert scene.managed in begun.skip_reason.skip_message
-        assert stormy(scene, instance, begun.cursor).asset_events == []
+        assert storms_of(watched(scene, instance, begun.cursor)) == []
     assert isinstance(held, SkipReason)
     assert f"{scene.managed}: refused: " in str(held.skip_message)
     assert "storm for" in str(held.skip_message)
@@ -253,9 +247,9 @@ def test_the_storm_check_has_one_memory(scene, instance):
             summary="members join",
         )  # fmt: skip
         fleet.store.put_manager_state(scene.plain, STORM_NOTE, as_json(storm))
-        told = stormy(scene, instance)
+        told = watched(scene, instance)
         found = by_hand(scene, instance)[asset_keys.STORM]
-    (checked,) = [e for e in told.asset_events if e.asset_key.path[-1] == scene.plain]
+    (checked,) = [e for e in storms_of(told) if e.asset_key.path[-1] == scene.plain]
     assert (checked.passed, found.passed) == (False, False)
     assert "storm for 15 min" in told.skip_reason.skip_message
 
@@ -333,7 +327,7 @@ def test_what_is_stored_of_one_group_and_cannot_be_read_stops_no_tick(scene, ins
                 "UPDATE objects SET body = json_set(body, '$.state', 'of-tomorrow')"
                 " WHERE kind = 'change'"
             )
-        looked = refresh_groups(live)
+        looked = refresh_groups(live, StormWatch())
     unread = looked.changes[scene.managed].unread
     assert "cannot be read by this release" in unread
     assert unread in looked.problems
@@ -353,7 +347,7 @@ def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
     """A STARTED run without a change for two minutes is failed, and says why [36]."""
     run = started(scene, instance, {asset_keys.PARTITION_TAG: scene.managed})
     with live_cluster(scene.resource) as live:
-        looked = refresh_groups(live)
+        looked = refresh_groups(live, StormWatch())
     kept, said = ended(instance, looked, {})
     assert (set(kept), said) == ({run.run_id}, [])
 
