@@ -185,3 +185,26 @@ def mixed(load: LoadSeries, *, partitions: int, seed: int) -> LoadSeries:
     rng = np.random.default_rng(seed)
     shares = rng.dirichlet([_EVENNESS] * partitions, size=load.partitions)
     return replace(load, name=f"{load.name}, mixed", rates=load.rates @ shares)
+
+
+def from_ends(
+    name: str, samples: Mapping[str, tuple[Floats, Floats]], *, step: float = 60.0
+) -> LoadSeries:
+    """Returns the arrival of partitions from (times, end offsets), interpolated between samples.
+
+    Raises ConfigError if the samples span less than three steps.
+    """
+    known = {each: pair for each, pair in sorted(samples.items()) if len(pair[0]) > 1}
+    start = min((times[0] for times, _ in known.values()), default=0.0)
+    end = max((times[-1] for times, _ in known.values()), default=0.0)
+    if end - start < 3 * step:
+        raise ConfigError(
+            f"the history of {name} spans {max(0.0, end - start):.0f} s, which is too short to "
+            "replay; run `fleet history sync --follow` to record it"
+        )
+    grid: Floats = np.arange(start, end, step, dtype=np.float64)
+    columns = []
+    for times, ends in known.values():
+        grown = np.diff(np.interp(grid, times, ends))
+        columns.append(np.maximum(grown, 0.0) / step)  # a recreated topic begins anew
+    return LoadSeries(name=name, step=step, rates=np.array(columns).T)

@@ -18,13 +18,26 @@ from fleet.slots import WorkerReport
 _TOPIC: Final = "load"
 
 
-def replayed_spec(scaling: Mapping[str, object], *, partitions: int, least: int = 1) -> GroupSpec:
-    """Returns a group of that size with a policy as fleet.yaml declares it."""
+def replayed_spec(
+    scaling: Mapping[str, object],
+    *,
+    partitions: int,
+    least: int = 1,
+    protocol: str = "cooperative-sticky",
+) -> GroupSpec:
+    """Returns a group of that size with a policy as fleet.yaml declares it.
+
+    protocol: its assignor, or consumer (KIP-848); eager ones but range count as sticky.
+    """
+    worker: dict[str, object] = {"entrypoint": "job:process", "protocol": "consumer"}
+    if protocol != "consumer":
+        assignor = "range" if protocol == "range" else "cooperative-sticky"
+        worker |= {"protocol": "classic", "assignor": assignor}
     return GroupSpec.model_validate(
         {
             "group": "replay",
             "topics": [_TOPIC],
-            "worker": {"entrypoint": "job:process", "protocol": "classic"},
+            "worker": worker,
             "replicas": {"min": least, "max": partitions},
             "scaling": scaling,
         }
@@ -34,9 +47,8 @@ def replayed_spec(scaling: Mapping[str, object], *, partitions: int, least: int 
 class PolicyRule:
     """Asks a policy of fleet.yaml, and remembers what the store would."""
 
-    def __init__(self, spec: GroupSpec, *, name: str = "") -> None:
+    def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
-        self.name = name
         self.memory = ScalingMemory()
         self.last: Decision | None = None
         self._committed: list[float] = []
@@ -109,9 +121,16 @@ class PolicyRule:
         )
 
 
-def policy_rule(scaling: Mapping[str, object], *, partitions: int, least: int = 1) -> Rule:
+def policy_rule(
+    scaling: Mapping[str, object],
+    *,
+    partitions: int,
+    least: int = 1,
+    protocol: str = "cooperative-sticky",
+) -> Rule:
     """Returns the rule of a policy as fleet.yaml declares it."""
-    return PolicyRule(replayed_spec(scaling, partitions=partitions, least=least))
+    spec = replayed_spec(scaling, partitions=partitions, least=least, protocol=protocol)
+    return PolicyRule(spec)
 
 
 def _report(records: float, busy: float) -> WorkerReport:

@@ -151,9 +151,28 @@ _GRACE = 60.0
 """Seconds for a history that has to be read from the broker."""
 
 
+class SimulateCommand(click.Command):
+    """Hands `fleet simulate scaling …` over to the command that replays load."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Returns the context of the command that the first word names."""
+        if args[:1] == ["scaling"]:
+            from fleet.commands.simulate_scaling import scaling
+
+            return scaling.make_context(f"{info_name} scaling", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 @click.command(
+    cls=SimulateCommand,
     epilog="Examples:  fleet simulate deploy --members 50  |  fleet simulate --group orders "
-    "--scale 12"
+    "--scale 12  |  fleet simulate scaling --help",
 )
 @click.argument("scenario", required=False, metavar="[SCENARIO|FILE]")
 @click.option(
@@ -199,6 +218,8 @@ def simulate(
     Figures count from the first event on. Downtime is a partition's time without an owner. The
     total adds up all downtimes of one partition: p50 and p95 over partitions. The longest downtime
     is a single one.
+
+    `fleet simulate scaling` is a command of its own: it replays load through rules of scaling.
 
     --group and --scale simulate N members for a group as `fleet rebalances` shows it. If Fleet runs
     the group, its slots open or leave together; else one process starts or stops every 2 s.

@@ -24,6 +24,8 @@ from pydantic_core import PydanticUndefined
 from benchmarks.rebalance_table import markdown, read_cells
 from fleet.cli import COMMANDS, SECTIONS, cli
 from fleet.commands.groups.group_status import GROUPS, PARTITIONS, SLOTS
+from fleet.commands.simulate import SimulateCommand
+from fleet.commands.simulate_scaling import scaling
 from fleet.config import acls
 from fleet.config.load import _bare, _bounds, _literals, _models, _tag_of
 from fleet.config.spec import FleetSpec, GroupSpec, seconds
@@ -225,6 +227,9 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     yield "```text"
     yield from command.get_help(context).splitlines()
     yield "```"
+    if isinstance(command, SimulateCommand):
+        yield ""
+        yield from _command(scaling, f"{path} scaling")
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             inner = command.get_command(context, name)
