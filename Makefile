@@ -26,7 +26,7 @@ PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-h
   iptables:iptables ip:iproute2 openssl:openssl buildah:buildah mmdebstrap:mmdebstrap \
   prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
-BENCHES := roll sync-join failover start worker observe history simulate rebalance-table
+BENCHES := roll sync-join failover start worker observe history simulate rebalance-table clients
 
 .PHONY: help .venv deps demo cluster cluster-down programs images test test-demo docs lint bench faults \
   mutants conformance clean java $(BENCHES:%=bench-%)
@@ -124,7 +124,7 @@ $(BENCHES:%=bench-%): bench-%: $(READY)
 
 faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/k8s_store tests/page tests/slots \
-  tests/sinks tests/observe tests/counting tests/decide/test_expected_costs.py \
+  tests/sinks tests/observe tests/program tests/counting tests/decide/test_expected_costs.py \
   tests/runtime/test_class_sharing.py tests/demo/test_demo.py \
   tests/orchestration/test_dg_project.py \
   tests/dagster_ui/test_power_cut.py

@@ -17,7 +17,7 @@ from fleet.broker.jars import find_kafka
 from fleet.errors import FleetError
 from fleet.system.home import cache_home
 
-_SOURCES: Final = Path(__file__).with_name("clients")
+_SOURCES: Final = Path(__file__).with_name("programs")
 INSTANCE: Final = "{instance_id}"
 Command = Callable[..., list[str]]
 """(servers, group, topic, static=…) → arguments."""

@@ -296,12 +296,15 @@ class Ground(Sandbox, Closing):
         **keys: Any,
     ) -> dict[str, Any]:
         environ = {**self.environment(group), "BENCH_SPARK": "1"}
-        job = {**self.job(group, **environ), **terms(protocol)}
+        told = dict(worker or {})
+        if "command" not in told:
+            job = {**self.job(group, **environ), "batch": {"max_wait": "500ms"}}
+            told = {**job, **terms(protocol), **told}
         return {
             "group": group,
             "topics": [TOPIC],
             "create": {"partitions": self.partitions},
-            "worker": {**job, "batch": {"max_wait": "500ms"}, **(worker or {})},
+            "worker": told,
             "replicas": {"min": 0, "max": max(slots, self.partitions), "standby": 0},
             "scaling": {"policy": "fixed", "workers": slots, "down_after": "0s"},
             "rollout": {"warm_timeout": "5m"},

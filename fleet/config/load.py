@@ -485,8 +485,8 @@ _PATHS = (
 def load(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> FleetSpec:
     """Reads and validates a fleet.yaml, or the text given for it.
 
-    Relative paths in it (python_path, security) start at the file's folder, so that a Dagster run
-    and a shell read the same. Raises ConfigError, which lists every problem as
+    Relative paths in it (python_path, command, security) start at the file's folder, so that a run
+    of Dagster and a shell read the same. Raises ConfigError, which lists every problem as
     `file:line: key: error, allowed values`.
     """
     return _loaded(_read(path) if text is None else text, path, environ)
@@ -552,7 +552,20 @@ def _loaded(text: str, path: Path, environ: Mapping[str, str], *, above: int = 0
     spec = _validated(merged, problems)
     if spec is None or problems:
         raise _error(path, problems, above)
-    return spec
+    here = path.absolute().parent
+    return spec.model_copy(update={"fleets": tuple(_from(here, each) for each in spec.fleets)})
+
+
+def _from(folder: Path, group: GroupSpec) -> GroupSpec:
+    """Makes the files that a command names absolute, unless they are an image's."""
+    worker = group.worker
+    if worker is None or not worker.command or group.runtime.kind != "local":
+        return group
+    program, *others = worker.command
+    named = [program if "/" not in program else str(folder / program)]
+    named += [str(folder / word) if (folder / word).is_file() else word for word in others]
+    changed = worker.model_copy(update={"command": tuple(named)})
+    return group.model_copy(update={"worker": changed})
 
 
 def _read(path: Path) -> str:

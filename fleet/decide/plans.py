@@ -92,6 +92,7 @@ _STICKY_LEAVE = (
 )
 _JOINS_WITHIN = 1.0
 """Seconds within which the members of a synchronized join arrive, on a busy machine too."""
+_APART = "programs do not subscribe at one moment: the last ones may need a second rebalance"
 _EPOCHS = "new assignments; an empty group assigns its first member before the others join"
 
 
@@ -106,23 +107,25 @@ class Pricing:
 
     def open(self, numbers: Sequence[int], *, beside: Sequence[int]) -> ExpectedCost:
         """Bounds opening slots together while the slots `beside` have owners."""
+        worker = self.state.spec.worker
+        apart = worker is not None and bool(worker.command) and len(numbers) > 1
         if self._is_first(beside):
-            many = self._consumer and len(numbers) > 1
+            many = (self._consumer or apart) and len(numbers) > 1
             fewest, all_of_them = self._moved_from_empty(numbers)
             return ExpectedCost(
                 rebalances_min=1,
                 rebalances_max=2 if many else 1,
                 moved_min=fewest,
                 moved_max=all_of_them,
-                note=_EPOCHS if many else "",
+                note=_APART if apart else _EPOCHS if many else "",
             )
         least, most = self._moved(beside, joining=numbers)
         return ExpectedCost(
             rebalances_min=1,
-            rebalances_max=1 if self._range else 2,
+            rebalances_max=1 if self._range and not apart else 2,
             moved_min=least,
-            moved_max=most,
-            note=self._open_note(),
+            moved_max=None if apart else most,
+            note=_APART if apart else self._open_note(),
         )
 
     def first_is_alone(self, beside: Sequence[int]) -> bool:
@@ -330,6 +333,11 @@ def guarantee_notes(state: StateSnapshot, steps: tuple[Step, ...], wanted: int) 
         )
     if spec.worker is not None and spec.worker.membership == "dynamic" and changing:
         notes += _dynamic_notes(steps)
+    if spec.worker is not None and spec.worker.command and changing:
+        notes.append(
+            f"the workers run {spec.worker.command[0]}: each handover lasts as long as its start, "
+            "and what it has not committed when it stops is processed again"
+        )
     notes += _external_member_notes(state)
     missing = missing_topics(state.topics, spec)
     if missing and spec.create is not None and steps:

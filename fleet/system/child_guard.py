@@ -7,8 +7,8 @@ the program's processes leave behind (it is their subreaper), and kills all of t
 starter's end of the pipe is closed or has been silent for `limit` seconds. The kernel kills the
 program if the guard itself is killed. Cost: one process of 9 MB beside each program, and Linux.
 
-As a program it has the arguments LIMIT PROGRAM ARGUMENT…, and reads messages from standard input.
-It ends with the program's exit code, 128 + N after signal N, once nothing of the program runs.
+As a program it has the arguments ASKED_AT LIMIT PROGRAM ARGUMENT…, and reads messages from standard
+input. It ends with the program's exit code, 128 + N after signal N, once nothing of it runs.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ class GuardedProgram:
         try:
             os.set_blocking(self._pipe, False)
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__, str(limit), *argv],
+                [sys.executable, "-I", "-S", __file__, str(_since_boot()), str(limit), *argv],
                 stdin=theirs,
                 env=dict(env),
                 process_group=0,  # the program's too: signals of a terminal go to its starter
@@ -102,8 +102,11 @@ def _since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def main(limit: float, argv: Sequence[str]) -> int:
-    """Runs the program; returns its exit code."""
+def main(asked_at: float, limit: float, argv: Sequence[str]) -> int:
+    """Runs the program; returns its exit code. A start that comes too late starts nothing."""
+    deadline = asked_at + limit
+    if _since_boot() >= deadline:
+        return _NOT_STARTED
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     hears, wakes = os.pipe()
@@ -111,7 +114,6 @@ def main(limit: float, argv: Sequence[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
-    deadline = _since_boot() + limit
     program, code, asked = _start(argv), None, False
     while True:
         found, alone = _reaped(program)
@@ -204,4 +206,4 @@ def _descendants() -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))

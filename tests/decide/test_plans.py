@@ -29,6 +29,8 @@ def expected_costs(plan: Plan) -> list[str]:
 
 RANGE = {"assignor": "range"}
 KIP848 = {"protocol": "consumer"}
+PROGRAM = {"command": ["app"], "entrypoint": ""}
+"""Programs start at different speeds, so that several may need a second rebalance."""
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,9 @@ KIP848 = {"protocol": "consumer"}
         pytest.param({}, 2, 6, ["open 2,3,4,5"], ["1-2"], id="coop-up"),
         pytest.param(RANGE, 2, 6, ["open 2,3,4,5"], ["1"], id="range-up"),
         pytest.param(KIP848, 2, 6, ["open 2,3,4,5"], ["1-2"], id="848-up"),
+        pytest.param(PROGRAM, 2, 6, ["open 2,3,4,5"], ["1-2"], id="program-up"),
+        pytest.param(PROGRAM, 2, 3, ["open 2"], ["1"], id="program-up-by-one"),
+        pytest.param(PROGRAM, 6, 3, ["leave 3,4,5"], ["1"], id="program-down"),
         pytest.param({}, 6, 3, ["leave 3,4,5"], ["1-2"], id="coop-down"),
         pytest.param(RANGE, 6, 3, ["leave 3,4,5"], ["1"], id="range-down"),
         pytest.param(KIP848, 6, 3, ["leave 3,4,5"], ["1"], id="848-down"),

@@ -111,6 +111,8 @@ def _completed(part: dict[str, Any]) -> dict[str, Any]:
         worker = {"entrypoint": "jobs.orders:process", "protocol": "classic"}
         if each.get("runtime", {}).get("deployment") or each.get("mode") == "observe":
             worker = {}
+        if "command" in each.get("worker", {}):
+            worker = {}
         filled = {"topics": ["orders"], **each}
         if worker or "worker" in each:
             filled["worker"] = {**worker, **each.get("worker", {})}

@@ -43,6 +43,7 @@ TARGETS = {
     "how-to/security.md": 900,
     "how-to/deploy.md": 400,
     "how-to/scale.md": 500,
+    "how-to/any-consumer.md": 650,
     "how-to/investigate.md": 700,
     "how-to/alerts.md": 600,
     "how-to/history.md": 700,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.system import child_guard
 from fleet.system.child_guard import GuardedProgram
 from fleet.system.processes import carrying
 from tests.support import waiting
@@ -123,6 +124,15 @@ def test_the_guard_is_killed(mark):
     with running(mark, "sh", "-c", "sleep 600 & sleep 600", code=128 + 9) as program:
         waiting.until(lambda: len(carrying(MARK, mark)) >= 4, "its children to run")
         os.kill(program.pid, signal.SIGKILL)
+
+
+def test_a_guard_that_begins_too_late_starts_nothing(tmp_path):
+    """Its starter stood still between its last look at the slot and the start."""
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    argv = [str(began - 2), "1", "touch", str(tmp_path / "started")]
+    guard = [sys.executable, child_guard.__file__, *argv]
+    assert subprocess.run(guard, stdin=subprocess.DEVNULL, check=False).returncode == 126
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -7,11 +7,13 @@ import contextlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from fleet.system.child_guard import GuardedProgram
 from fleet.system.home import write_whole
+from fleet.system.log_files import last_line
 from fleet.system.processes import PART, WORKER, carrying, end_all
 from fleet.worker.events import WorkerContext
 
@@ -26,8 +28,10 @@ is at most a third of the lease older, so that it is dead before the lease expir
 class Launcher:
     """The program of one worker: at most one run of it at a time."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, *, clean: Callable[[str], str]) -> None:
+        """clean: removes secrets from a line."""
         self._context = context
+        self._clean = clean
         self._limit = context.lease * _SILENCE
         self._folder = tempfile.TemporaryDirectory(prefix="fleet-")
         self._file = Path(self._folder.name) / "instance"
@@ -65,6 +69,14 @@ class Launcher:
         if program is not None and code is not None:
             self.stop()
         return code
+
+    def last_line(self) -> str:
+        """Returns the last line of the worker's log, which is the program's when it has ended.
+
+        Empty where the log is no file: on Kubernetes it is the container's.
+        """
+        here = Path("/proc/self/fd/2")
+        return self._clean(last_line(here)) if here.is_file() else ""
 
     def stop(self) -> None:
         """Kills what runs of it."""

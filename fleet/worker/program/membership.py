@@ -201,7 +201,7 @@ class ProgramMembership:
         if self.state.member_id is not None:
             self._former.add(self.state.member_id)
         if not asked:
-            raise FleetError(f"{how}; see its own lines above")
+            raise FleetError(f"{how}: {self._launcher.last_line() or 'its log says why'}")
         self._events.log(how)
 
     def _leave(self, why: str) -> None:

@@ -71,7 +71,7 @@ class ProgramWorker(WorkerMain):
 
     def __init__(self, context: WorkerContext, *, home: Path, code: Path | None) -> None:
         super().__init__(context, home=home, code=code)
-        self._launcher = Launcher(context)
+        self._launcher = Launcher(context, clean=self._errors.clean)
         self._watch = MemberWatch(context)
         for number in FORWARDED:
             signal.signal(number, lambda number, _: self._launcher.signal(number))
@@ -109,5 +109,5 @@ class ProgramWorker(WorkerMain):
         if not self._launcher.runs:
             self._launcher.warm_up()
         elif (code := self._launcher.collect()) is not None:
-            name = self._context.worker.command[0]
-            raise FleetError(f"{name} ended without a slot, with {exit_named(code)}")
+            name, said = self._context.worker.command[0], self._launcher.last_line()
+            raise FleetError(f"{name} ended without a slot, with {exit_named(code)}: {said}")
