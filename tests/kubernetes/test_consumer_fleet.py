@@ -202,7 +202,8 @@ def test_what_the_operator_makes_is_rendered(
     (tmp_path / "main.yaml").write_text(CLUSTER)
     file = tmp_path / "orders.yml"
     asked = ["render", "consumer-fleet", str(file), "--clusters", str(tmp_path)]
-    file.write_text(yaml.safe_dump(resource("orders", "shop", fleet=ENTRY)))
+    jobs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "jobs"}}
+    file.write_text(yaml.safe_dump_all([jobs, resource("orders", "shop", fleet=ENTRY), None]))
     assert cli.run(asked) == 0
     made = list(yaml.safe_load_all(capsys.readouterr().out))
     assert {each["metadata"]["namespace"] for each in made} == {"shop"}
@@ -212,8 +213,9 @@ def test_what_the_operator_makes_is_rendered(
         (yaml.safe_dump(resource("orders", "shop", fleet={"group": "orders"})), "spec.fleet"),
         ("kind: Pod", "no ConsumerFleet"),
         ("[]", "no ConsumerFleet"),
-        ("a: 1\n---\nb: 2", "no single YAML document"),
-        ("a: [", "no single YAML document"),
+        ("", "no ConsumerFleet"),
+        ("a: [", "is no YAML"),
+        ("kind: ConsumerFleet", "no ConsumerFleet with a metadata.name"),
         ("kind: ConsumerFleet\nmetadata: {name: a}\nspec: []", "spec is not a mapping: '[]'"),
         (
             "kind: ConsumerFleet\nmetadata: {name: a}\nspec: {fleet: 3}",

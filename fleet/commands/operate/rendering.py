@@ -160,20 +160,26 @@ def _put(text: str, file: Path | None) -> None:
 @output_as("yaml", "json", json_is=" (one List)")
 @verbose_option
 def consumer_fleet(*, file: Path, clusters: Path, output: Literal["yaml", "json"]) -> None:
-    """Render what the operator makes of a ConsumerFleet.
+    """Render what the operator makes of ConsumerFleets.
 
-    Checks the resource as the operator does, and asks no cluster. FILE holds one ConsumerFleet.
+    Checks each resource of FILE as the operator does, and asks no cluster. Other objects in FILE
+    are left out.
     """
     import yaml
 
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        documents = list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} is no single YAML document: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{file} holds no ConsumerFleet")
+        raise ConfigError(f"{file} is no YAML: {error}") from error
     kind: RuntimeKind = runtime_kind("kubernetes")
-    made = kind.declared(found, clusters)
+    made = [
+        each
+        for found in documents
+        if isinstance(found, dict) and found.get("kind") == "ConsumerFleet"
+        for each in kind.declared(found, clusters)
+    ]
+    if not made:
+        raise ConfigError(f"{file} holds no ConsumerFleet: give the file that you apply")
     click.echo(as_json(made) if output == "json" else as_yaml(made), nl=False)
 
 
