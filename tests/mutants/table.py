@@ -19,13 +19,13 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.membership:Membership._finish", "worker/test_owning.py",
         "self._serve(_STILL)", "pass"),
     "02-token-of-an-earlier-assignment-holds": (
-        "worker.offsets.assigning:Partitions.owned_since", "worker/test_owning.py",
+        "worker.member.assigning:Partitions.owned_since", "worker/test_owning.py",
         "tp in owned and owned[tp].token == token", "tp in owned"),
     "02-commit-under-another-member-id": (
-        "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
+        "worker.member.assigning:Partitions.commitable", "worker/test_owning.py",
         "member_now != member_then", "member_now is None"),
     "02-commit-without-a-look-at-the-token": (
-        "worker.offsets.assigning:Partitions.commitable", "worker/test_owning.py",
+        "worker.member.assigning:Partitions.commitable", "worker/test_owning.py",
         "self.owned_since(tokens)", "set(tokens)"),
     "03-dead-workers-session-goes-on": (
         "worker.slot.slot_owner:SlotOwner.take", "worker/test_slot_owner.py",
@@ -189,7 +189,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.pipeline:Pipeline._rewind_onto_ranges", "worker/test_pipeline.py",
         "self.owned.owned_since(hand.tokens) & again", "self.owned.all.keys() & again"),
     "42-chosen-position-not-committed": (
-        "worker.offsets.assigning:Start.is_chosen", "worker/test_positions.py",
+        "worker.member.assigning:Start.is_chosen", "worker/test_positions.py",
         "not self.gone and self.committed != self.position", "False"),
     "43-poison-without-a-witness": (
         "worker.batch.poison_search:PoisonSearch.search", "worker/test_poison.py",
@@ -239,7 +239,7 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "worker.member.membership:Membership._begin_drain", "worker/test_owning.py",
         "then is not Life.REJOINING", "False"),
     "53-store-not-asked-what-was-committed": (
-        "worker.offsets.assigning:Assigner.starts", "worker/test_positions.py",
+        "worker.member.assigning:Assigner.starts", "worker/test_positions.py",
         "self._ask_committed_topics()", "frozenset()"),
     "54-joins-though-the-store-is-silent": (
         "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",

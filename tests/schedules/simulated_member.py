@@ -18,10 +18,10 @@ from fleet.sim.coordinator.requests import (
     OffsetCommitTopic,
 )
 from fleet.slots import Phase
+from fleet.worker.member.assigning import Partitions, Start
 from fleet.worker.member.member_state import End, MembershipEnd
 from fleet.worker.member.membership import Draining, is_drained
 from fleet.worker.member.protocols import FENCED, RETRIED
-from fleet.worker.offsets.assigning import Partitions, Start
 from fleet.worker.slot.slot_life import Life
 from tests.schedules.simulated_broker import GROUP, Fetch, SimulatedBroker
 from tests.schedules.simulated_group_side import GroupSide, Times

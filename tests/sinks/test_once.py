@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Assigner
+from fleet.worker.member.assigning import Assigner
 from tests.sinks.cases import SINKS, Case, batch, counted, made_topics, range_of, records, sums
 from tests.support.batch_parts import context_of, worker_context
 from tests.support.memory_kafka import MemoryKafka

@@ -29,11 +29,11 @@ from fleet.worker.batch.executor import RETRY_PAUSES
 from fleet.worker.batch.poison_search import DeadLetters
 from fleet.worker.batch.spark_link import SparkLink
 from fleet.worker.member import membership
+from fleet.worker.member.assigning import Start
+from fleet.worker.member.commit_metadata import decode_plan
 from fleet.worker.member.losses import StoppedPartitionsView
 from fleet.worker.member.member_state import EntrypointBackoff, MemberState
 from fleet.worker.member.pipeline import Pipeline
-from fleet.worker.offsets.assigning import Start
-from fleet.worker.offsets.commit_metadata import decode_plan
 from fleet.worker.slot.leave_completion import Failover, LeaveCompleter
 from fleet.worker.slot.reporting import Reporter
 from fleet.worker.slot.slot_lease import SlotWatcher

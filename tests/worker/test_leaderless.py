@@ -3,9 +3,8 @@
 import pytest
 
 from fleet.model import TopicPartition
-from fleet.worker.member import losses
-from fleet.worker.offsets import assigning
-from fleet.worker.offsets.commit_metadata import encode_plan
+from fleet.worker.member import assigning, losses
+from fleet.worker.member.commit_metadata import encode_plan
 from tests.worker.rig import Drive, Driven
 
 P = [TopicPartition("t", number) for number in range(2)]

@@ -26,9 +26,9 @@ from fleet.log.replay.counting import count
 from fleet.model import TopicPartition
 from fleet.sinks import parquet_files
 from fleet.slots import Phase
+from fleet.worker.member.assigning import id_of
+from fleet.worker.member.commit_metadata import decode_cluster, decode_parts
 from fleet.worker.member.protocols import IDLE_AFTER
-from fleet.worker.offsets.assigning import id_of
-from fleet.worker.offsets.commit_metadata import decode_cluster, decode_parts
 from tests.conftest import RunningBroker
 from tests.support.command import answer, said
 from tests.support.kafka_tools import assignment_epochs, generations, group_epochs

@@ -11,11 +11,11 @@ import pytest
 from fleet.clock import ManualClock
 from fleet.errors import FleetError
 from fleet.model import TopicPartition
+from fleet.worker.member.assigning import Start
+from fleet.worker.member.commit_metadata import PlannedRange, encode_plan
 from fleet.worker.member.losses import Losses
 from fleet.worker.member.member_state import EntrypointBackoff
 from fleet.worker.member.pipeline import ALONE, is_poison, plan_pieces
-from fleet.worker.offsets.assigning import Start
-from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan
 from tests.support.batch_parts import worker_context
 from tests.support.calls import calls_of
 from tests.support.memory_kafka import MemoryKafka

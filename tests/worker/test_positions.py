@@ -20,8 +20,8 @@ from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.log.records import partition_for, record_key
 from fleet.model import TopicPartition
-from fleet.worker.offsets.assigning import Assigner, Start
-from fleet.worker.offsets.commit_metadata import (
+from fleet.worker.member.assigning import Assigner, Start
+from fleet.worker.member.commit_metadata import (
     decode_cluster,
     decode_parts,
     decode_plan,

@@ -23,10 +23,10 @@ from fleet.slots.store import Store
 from fleet.worker.batch.executor import Damage
 from fleet.worker.batch.ranges import listed_or_none
 from fleet.worker.events import WorkerContext, list_names
+from fleet.worker.member.assigning import Assigner, Start, TopicDescription, absent
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol
-from fleet.worker.offsets.assigning import Assigner, Start, TopicDescription, absent
 
 _EVERY: Final = 1.0
 _GRACE: Final = 3.0

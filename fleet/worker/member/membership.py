@@ -28,6 +28,7 @@ from fleet.worker.batch.columnar import Columnar
 from fleet.worker.batch.executor import BatchRunner
 from fleet.worker.events import Events, WorkerContext, list_names
 from fleet.worker.login_files import LoginFiles
+from fleet.worker.member.assigning import Assigner, TopicWatch, warm_connections
 from fleet.worker.member.losses import (
     OUT_OF_RANGE,
     PERHAPS_GONE,
@@ -38,7 +39,6 @@ from fleet.worker.member.losses import (
 from fleet.worker.member.member_state import End, EntrypointBackoff, MembershipEnd, MemberState
 from fleet.worker.member.pipeline import Pipeline
 from fleet.worker.member.protocols import MemberProtocol, end_of, fatal_of, reading_options
-from fleet.worker.offsets.assigning import Assigner, TopicWatch, warm_connections
 from fleet.worker.slot.slot_life import Life
 
 _HANDSHAKE: Final = -181

@@ -25,10 +25,10 @@ from fleet.worker.batch.adaptive_reader import AdaptiveReader
 from fleet.worker.batch.batches import InlineBatch, Prepared
 from fleet.worker.batch.executor import BatchDone, BatchRunner, Damage, InterruptReason
 from fleet.worker.events import WorkerContext
+from fleet.worker.member.assigning import Partitions, Start
+from fleet.worker.member.commit_metadata import PlannedRange, encode_plan, parse_group_metadata
 from fleet.worker.member.member_state import EntrypointBackoff, MemberState
 from fleet.worker.member.protocols import RETRIED, VOID, Fenced, is_fenced
-from fleet.worker.offsets.assigning import Partitions, Start
-from fleet.worker.offsets.commit_metadata import PlannedRange, encode_plan, parse_group_metadata
 
 # A record that crashes its process leaves no error, and the next owner repeats the range. So the
 # commit that plans a range counts how often it was begun. A range that was begun `TOGETHER` times

@@ -32,7 +32,7 @@ from fleet.log.records import TOPIC, OffsetCommit, Record, Tombstone
 from fleet.model import TopicPartition
 from fleet.worker.batch.ranges import listed_offset
 from fleet.worker.events import Events, WorkerContext
-from fleet.worker.offsets.commit_metadata import (
+from fleet.worker.member.commit_metadata import (
     PlannedRange,
     decode_cluster,
     decode_parts,

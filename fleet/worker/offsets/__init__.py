@@ -1,1 +1,0 @@
-"""Where reading begins, and what a commit's metadata holds."""
