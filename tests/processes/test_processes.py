@@ -91,6 +91,8 @@ def test_output_is_appended_and_input_is_empty(log) -> None:
     assert processes.exit_code(process) == 0
     assert log.read_text().splitlines()[0] == "before"
     assert set(log.read_text().splitlines()) == {"before", "True", "out"}
+    with pytest.raises(FileNotFoundError, match="no program /nowhere/at/all"):
+        processes.spawn(["/nowhere/at/all"], log=log)
 
 
 def test_ignored_signals_are_not_inherited(log) -> None:

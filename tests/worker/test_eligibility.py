@@ -267,6 +267,16 @@ def test_one_of_them_opens_all_at_once(tmp_path: Path):
     assert reports.step() == [], "a manager closed it: it stays closed"
 
 
+@pytest.mark.parametrize(("store", "opened"), [(Asked, [60]), (SqliteStore, [])])
+def test_grace_ends_but_a_store_for_managers_is_left_to_them(
+    tmp_path: Path, store: type[SqliteStore], opened: list[int]
+):
+    """One of three that lives opens all after 60 s; locally nothing opens by itself."""
+    reports = Standbys(tmp_path, store)
+    reports.add("w1")
+    assert [at for at in range(70) if reports.step()] == opened
+
+
 # --- whether a revision may be called well, over the lives of a pod's processes ---------------
 
 
