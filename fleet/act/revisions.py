@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleet.act.runtime import Runtime
-from fleet.broker.jars import find_java
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings, is_same_worker, revision_of, settings_if_readable
 from fleet.config.spec import ClusterSpec, GroupSpec, KubernetesRuntimeSpec
@@ -193,6 +192,8 @@ def find_obstacles(
 @cache
 def _java_problem(java_home: str | None, path: str | None) -> str | None:
     """Returns why Java does not work here; runs Java once per process to read its version."""
+    from fleet.broker.jars import find_java  # noqa: PLC0415 - an exporter needs no broker
+
     named = {"JAVA_HOME": java_home, "PATH": path}
     try:
         find_java({name: value for name, value in named.items() if value is not None})
