@@ -123,6 +123,19 @@ def test_more_partitions_are_noticed_at_a_heartbeat() -> None:
     assert to.shard.groups.group("g").epoch == 3
 
 
+def test_a_leave_is_one_epoch() -> None:
+    """The topics are the same for those that stay, also when they are looked at again."""
+    to = cluster()
+    join(to, "m1")
+    join(to, "m2")
+    beat(to, "m2", -1)
+    group = to.shard.groups.group("g")
+    assert group.epoch == 4
+    group.note_topic_check(0, 0)
+    beat(to, "m1", 2)
+    assert group.epoch == 4
+
+
 def test_a_broker_takes_over() -> None:
     """It knows what the log says; sessions begin anew, a rebalance timeout too."""
     to = cluster()
