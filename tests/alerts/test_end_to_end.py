@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from fleet.broker import Broker
 from fleet.report.dashboard import queries
@@ -18,6 +18,7 @@ from tests.alerts.members import member
 from tests.alerts.monitoring import Monitoring, monitoring
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS, running_broker
+from tests.support.topics import create_topic
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.broker, pytest.mark.slow]
@@ -27,18 +28,6 @@ LIMITS: dict[str, Any] = {
     "alerts": {"keep_firing_for": "2s", "max_lag": "10m", "stuck_after": "10m"},
 }
 GROUPS = 50
-
-
-def make_topic(
-    bootstrap: str, topic: str, partitions: int, *, copies: int = 1, records: int = 1
-) -> None:
-    """A topic with so many records in every partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(topic, partitions, copies)])[topic].result(timeout=120)
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
-    for partition in [*range(partitions)] * records:
-        producer.produce(topic, b"x", partition=partition)
-    assert producer.flush(120) == 0
 
 
 def spec(bootstrap: str, **more: Any) -> dict[str, Any]:
@@ -56,7 +45,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def test_a_storm_calls_with_its_cause_and_resolves(own, unique, tmp_path) -> None:
     """The alert names who joins and leaves, and ends after the storm; the dashboard's queries."""
     bootstrap, group = own.status().bootstrap_servers, f"orders-{unique}"
-    make_topic(bootstrap, group, 4)
+    create_topic({"bootstrap.servers": bootstrap, "log_level": 0}, group, 4, records=1)
     declared = [{"group": group, "owner": "pay", "topics": [group], "storm": LIMITS["storm"]}]
     with (
         member(bootstrap, group, group, **{"client.id": f"steady-{unique}"}) as steady,
@@ -108,7 +97,7 @@ def test_statuses_call_where_no_age_was_ever_seen_to_grow(own, unique, tmp_path)
     bootstrap = own.status().bootstrap_servers
     still, gone, lost = groups = [f"{name}-{unique}" for name in ("still", "gone", "lost")]
     for group in groups:
-        make_topic(bootstrap, group, 2, records=5)
+        create_topic({"bootstrap.servers": bootstrap, "log_level": 0}, group, 2, records=5)
         client = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
         commits.commit(client, [TopicPartition(group, 0, 1), TopicPartition(group, 1, 5)])
         client.close()
@@ -211,7 +200,9 @@ def fifty_groups(
 ) -> str:
     """Fifty groups see it happen: the description of the one alert that is told."""
     bootstrap, topic = broker.status().bootstrap_servers, f"t-{unique}"
-    make_topic(bootstrap, topic, 2, copies=copies)
+    create_topic(
+        {"bootstrap.servers": bootstrap, "log_level": 0}, topic, 2, copies=copies, records=1
+    )
     with contextlib.ExitStack() as stack:
         members = [
             stack.enter_context(member(bootstrap, f"g{n}-{unique}", topic)) for n in range(GROUPS)

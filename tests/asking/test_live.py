@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer
 
 from fleet.clock import SystemClock
 from fleet.history.tables import TablePlace, Writer, row_of
@@ -20,10 +19,10 @@ from fleet.manager.past import read_past
 from fleet.model.rebalances import Cause
 from tests.support import kafka_tools
 from tests.support.command import answer, said
+from tests.support.topics import create_topic
 from tests.support.waiting import until
 
 PARTITIONS = 6
-_NOBODY = "127.0.0.1:1"
 
 
 class Story:
@@ -66,12 +65,8 @@ def folder(broker, tmp_path_factory) -> Iterator[Path]:
     """A folder with fleet.yaml, on whose cluster the story has been lived."""
     where = tmp_path_factory.mktemp("asking")
     group = f"asked-{where.name.replace('_', '-')}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.create_topics([NewTopic(f"{group}-topic", PARTITIONS, 1)])[f"{group}-topic"].result(120)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for number in range(60):
-        producer.produce(f"{group}-topic", b"x", partition=number % PARTITIONS)
-    producer.flush(120)
+    config = {"bootstrap.servers": broker.bootstrap_servers}
+    create_topic(config, f"{group}-topic", PARTITIONS, records=10)
     (where / "fleet.yaml").write_text(
         yaml.safe_dump(
             {

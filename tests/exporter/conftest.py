@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import commits
+from tests.support.topics import create_topic
 
 
 @pytest.fixture
@@ -20,14 +20,7 @@ def bootstrap(broker) -> str:
 @pytest.fixture
 def topic(bootstrap, unique) -> str:
     """Two partitions with five records each."""
-    name = f"exported-{unique}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, 2, 1)])[name].result(120)
-    producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
-        producer.produce(name, b"x", partition=number % 2)
-    assert producer.flush(120) == 0
-    return name
+    return create_topic({"bootstrap.servers": bootstrap}, f"exported-{unique}", 2, records=5)
 
 
 @pytest.fixture

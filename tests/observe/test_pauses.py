@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, TopicPartition
 
 from fleet.broker import Broker
 from fleet.clock import SystemClock
@@ -25,6 +24,7 @@ from fleet.observe.admin import Observer
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS, running_broker
 from tests.support.needs import repository
+from tests.support.topics import create_topic
 from tests.support.waiting import until
 
 GROUPS = 30
@@ -51,12 +51,7 @@ def paused(broker: Broker) -> Iterator[None]:
 def groups_made(bootstrap: str, groups: int, partitions: int) -> None:
     """Each with lag 1 in every partition."""
     config = {"bootstrap.servers": bootstrap}
-    admin = AdminClient(config)
-    admin.create_topics([NewTopic("t", partitions, 1)])["t"].result(120)
-    producer = Producer(config)
-    for number in range(partitions):
-        producer.produce("t", b"x", partition=number)
-    assert producer.flush(120) == 0
+    create_topic(config, "t", partitions, records=1)
     for number in range(groups):
         client = Consumer({**config, "group.id": f"g{number:04d}"})
         commits.commit(client, [TopicPartition("t", p, 0) for p in range(partitions)])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
@@ -24,6 +24,7 @@ from fleet.model import GroupState, LagCase, TopicPartition
 from fleet.observe.admin import Observer
 from tests.support import commits, kafka_tools
 from tests.support.needs import repository
+from tests.support.topics import create_topic
 
 
 @pytest.fixture
@@ -36,14 +37,7 @@ def topic_of(config, unique) -> Callable[[str, int, int], str]:
     """Create a topic with a number of records in each partition."""
 
     def make(name: str, partitions: int, records: int) -> str:
-        topic = f"{name}-{unique}"
-        admin = AdminClient(config)
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(120)
-        producer = Producer(config)
-        for number in range(records * partitions):
-            producer.produce(topic, b"x", partition=number % partitions)
-        producer.flush(120)
-        return topic
+        return create_topic(config, f"{name}-{unique}", partitions, records=records)
 
     return make
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from fleet.clock import SystemClock
 from fleet.log.readers.group_log import GroupLog
@@ -20,6 +19,7 @@ from fleet.model.rebalances import Cause, Rebalance
 from fleet.observe.admin import Observer
 from tests.support import commits
 from tests.support.brokers import OFFSETS_PARTITIONS, running_broker
+from tests.support.topics import create_topic
 from tests.support.waiting import until
 
 
@@ -40,9 +40,7 @@ def config(broker) -> dict[str, str]:
 @pytest.fixture
 def topic(config, unique) -> str:
     """Four partitions; the offsets topic is there too, since somebody has committed."""
-    name = f"tailed-{unique}"
-    admin = AdminClient(config)
-    admin.create_topics([NewTopic(name, 4, 1)])[name].result(120)
+    name = create_topic(config, f"tailed-{unique}", 4)
     somebody = Consumer({**config, "group.id": f"somebody-{unique}"})
     commits.commit(somebody, [KafkaPartition(name, 0, 0)])
     somebody.close()
