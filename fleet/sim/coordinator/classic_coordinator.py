@@ -693,10 +693,8 @@ class ClassicOffsets:
         group = self.groups.get(request.group_id)
         if group is None:
             if generation >= 0:
-                answered_error = request.version >= _GROUP_ID_NOT_FOUND_SINCE
-                return (
-                    ErrorCode.GROUP_ID_NOT_FOUND if answered_error else ErrorCode.ILLEGAL_GENERATION
-                )
+                is_newer = request.version >= _GROUP_ID_NOT_FOUND_SINCE
+                return ErrorCode.GROUP_ID_NOT_FOUND if is_newer else ErrorCode.ILLEGAL_GENERATION
             group = ClassicGroup(request.group_id, self.rounds.around.now)
             self.groups[request.group_id] = group
         error = self._member_error(group, request)
