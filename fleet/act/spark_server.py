@@ -57,8 +57,8 @@ EXECUTORS_ENV: Final = "FLEET_SPARK_EXECUTORS"
 """Instances, cores and memory of executors that are pods, as JSON."""
 EXECUTOR_POD_ENV: Final = "FLEET_SPARK_EXECUTOR_POD"
 """The template of such a pod, as JSON; its container runs the image and namespace named there."""
-SECRET_FILE: Final = "/etc/fleet-spark/token"  # noqa: S105 - a path
-"""What driver and executors prove to each other that they know."""
+SECRET_FILE: Final = "/etc/fleet/token"  # noqa: S105 - a path
+"""Path of what driver and executors prove to each other that they know; no fleet mounts there."""
 DRIVER_PORT: Final = 7078
 BLOCK_PORT: Final = 7079
 """Port of each driver's and each executor's blocks."""
@@ -346,6 +346,8 @@ def _executors(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
         "spark.kubernetes.executor.podTemplateContainerName": container["name"],
         # Without it the driver needs the right to write ConfigMaps.
         "spark.kubernetes.executor.disableConfigMap": "true",
+        # The address to bind is taken for the pod's otherwise.
+        "spark.kubernetes.executor.useDriverPodIP": "false",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCK_PORT),
         "spark.blockManager.port": str(BLOCK_PORT),
@@ -443,6 +445,7 @@ def executor(environ: Mapping[str, str]) -> None:
         class_sharing.java_of_spark(environ),
         *options,
         *("-XX:-UsePerfData", f"-Xms{memory}", f"-Xmx{memory}"),
+        "-Dspark.master=k8s://fleet",  # with no such master, Spark reads no secret from a file
         *("-cp", f"{pyspark_folder() / 'jars'}/*"),
         "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend",
         *(word for key, name in told.items() for word in (f"--{key}", environ[name])),

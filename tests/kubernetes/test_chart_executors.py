@@ -17,7 +17,7 @@ from fleet.errors import Refused
 from fleet.kubernetes.client.api import Api, Object, Request
 from fleet.kubernetes.deployment.spark_servers import ensure_spark
 from fleet.kubernetes.manifests.spark_objects import spark_servers
-from fleet.system.ports import free_ports
+from fleet.system.ports import free_ports, is_listening
 from tests.kubernetes.test_chart_rights import Shop, object_of, refusal, shop
 from tests.support import waiting
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec
@@ -169,49 +169,77 @@ def test_an_executor_has_no_more_than_its_server(
 
 
 @pytest.mark.spark
-def test_spark_itself_creates_and_deletes_executors(
+def test_spark_creates_executors_and_runs_tasks_in_them(
     drivers: tuple[Driver, Driver], tmp_path: Path
 ) -> None:
-    """Its scheduler, with the server's token and under the policies; no node runs them."""
+    """By its own scheduler, with the server's token and under the policies.
+
+    No node runs the pods: this test starts what each of them describes.
+    """
     driver, _ = drivers
     secret = tmp_path / "token"
     secret.write_text("of-this-test-alone")
+    (port,) = free_ports(1)
     program = (
         "from fleet.act import spark_server as s; "
-        f"s.SECRET_FILE = {str(secret)!r}; s.main(['--listen', '127.0.0.1:{free_ports(1)[0]}'])"
+        f"s.SECRET_FILE = {str(secret)!r}; s.main(['--listen', '127.0.0.1:{port}'])"
     )
     given = {
         "FLEET_HOME": str(tmp_path),
         "FLEET_SPARK_MASTER": f"k8s://{driver.shop.server.url}",
         "FLEET_SPARK_MEMORY": "512m",
-        "FLEET_SPARK_EXECUTORS": json.dumps({"instances": 2, "cores": 1, "memory": "512m"}),
+        "FLEET_SPARK_EXECUTORS": json.dumps({"instances": 1, "cores": 1, "memory": "512m"}),
         "FLEET_SPARK_EXECUTOR_POD": json.dumps(driver.template),
         "KUBECONFIG": str(driver.shop.server.kubeconfig(driver.user)),
         "POD_NAME": driver.name,
         TOKEN_ENV: "of-this-test-alone",
     }
-    log = tmp_path / "log"
     label = (
         f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={driver.server}"
     )
     find = partial(driver.shop.admin.find, "Pod", label)
-    with log.open("w") as out:
-        spark = subprocess.Popen(
-            [sys.executable, "-c", program], env={**os.environ, **given}, stdout=out, stderr=out
-        )
-        try:
-            waiting.until(lambda: len(find()[0]) == 2 or spark.poll() is not None, "executors")
-            pods = find()[0]
-        finally:
-            spark.terminate()
-            spark.wait(60)
-    assert len(pods) == 2, log.read_text()[-2000:]
-    for pod in pods:
+    log = tmp_path / "log"
+    started = []
+
+    def start(*words: str, **environ: str) -> None:
+        with log.open("a") as out:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, *words], env={**os.environ, **environ}, stdout=out, stderr=out
+                )
+            )
+
+    try:
+        start("-c", program, **given)
+        waiting.until(lambda: find()[0] or started[0].poll() is not None, "an executor")
+        (pod,) = find()[0]
         assert "of-this-test-alone" not in json.dumps(pod)
         (container,) = pod["spec"]["containers"]
-        assert container["args"] == ["executor"]
         assert container["resources"]["limits"] == {"memory": "896Mi"}
+        told = {e["name"]: e.get("value") or "127.0.0.1" for e in container["env"]}
+        told |= {name: str(tmp_path) for name in ("FLEET_HOME", "HOME", "SPARK_LOCAL_DIRS")}
+        start("-m", "fleet.act.spark_server", *container["args"], **told)
+        waiting.until(lambda: is_listening(started[0].pid, port), "the server")
+        done = subprocess.run(
+            ["timeout", "60", sys.executable, "-c", CALL],
+            env={**os.environ, **given, "PORT": str(port)},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout.split() == ["4950"], f"{done.stderr[-900:]}{log.read_text()[-3000:]}"
+    finally:
+        started[0].terminate()
+        for each in started:
+            each.wait(60)
     waiting.until(lambda: not find()[0], "its executors to go with it")
+
+
+CALL = """
+import os
+from pyspark.sql.connect.session import SparkSession
+spark = SparkSession.builder.remote(f"sc://localhost:{os.environ['PORT']}").getOrCreate()
+rows = spark.range(100, numPartitions=4).mapInArrow(lambda batches: batches, "id long").collect()
+print(sum(row.id for row in rows))
+"""
 
 
 def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> None:

@@ -311,9 +311,7 @@ def test_executors_are_pods_with_the_secrets_of_their_server() -> None:
             volumes = {v["name"]: v["secret"] for v in each["volumes"] if "secret" in v}
             assert volumes.pop(files["/tls"]) == {"secretName": ca}
             key = server.replace("fleet-spark", "token")
-            assert volumes.pop(files["/etc/fleet-spark"])["items"] == [
-                {"key": key, "path": "token"}
-            ]
+            assert volumes.pop(files["/etc/fleet"])["items"] == [{"key": key, "path": "token"}]
             assert not volumes
 
 

@@ -91,6 +91,7 @@ def test_a_server_in_a_pod_lets_the_scheduler_create_executors(tmp_path: Path):
     assert settings["spark.kubernetes.namespace"] == "pay"
     assert settings["spark.kubernetes.container.image"] == "spark:1"
     assert settings["spark.authenticate"] == "true"
+    assert settings["spark.kubernetes.executor.useDriverPodIP"] == "false"
     template = Path(settings["spark.kubernetes.executor.podTemplateFile"])
     assert json.loads(template.read_text()) == pod
     ports = {value for key, value in settings.items() if key.endswith((".port", "Manager.port"))}
