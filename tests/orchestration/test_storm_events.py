@@ -57,7 +57,7 @@ def test_a_log_that_was_not_read_ends_no_storm_and_is_no_calm():
     away = StormRefresh(problem="not read in time")
     denied = StormRefresh(problem="may not be read", denied=True)
     unread = StormRefresh(errors={"orders": "the store does not answer"})
-    assert told(StormRefresh(), unread) == []
+    assert told(StormRefresh(watch=watch(storm("orders"))), unread) == []
     assert told(StormRefresh(), away) == told(away, away) == told(denied, denied) == []
     assert told(StormRefresh(), denied) == told(away, denied) == ["orders"]
     assert away.sentences() == ["Storms are unknown: not read in time."]
