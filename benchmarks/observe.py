@@ -157,12 +157,12 @@ def run(
         bootstrap = broker.start(say=say).bootstrap_servers
         config: dict[str, Any] = {"bootstrap.servers": bootstrap, "log_level": 0}
         admin = AdminClient(config)
-        _topics(config, admin, options)
-        with _members(config, options):
+        create_topics(config, admin, options)
+        with members(config, options):
             made = 0
             for groups in options.groups:
                 say(f"{groups:,} groups with {options.partitions} partitions each")
-                _commit(admin, options, range(made, groups))
+                commit_offsets(admin, options, range(made, groups))
                 made = groups
                 size = Size(groups=groups)
                 result.sizes.append(size)
@@ -191,7 +191,8 @@ def topic_of(number: int) -> str:
     return f"topic-{number % _TOPICS}"
 
 
-def _topics(config: Mapping[str, Any], admin: AdminClient, options: ObserveOptions) -> None:
+def create_topics(config: Mapping[str, Any], admin: AdminClient, options: ObserveOptions) -> None:
+    """Ten topics with records in every partition."""
     names = [topic_of(number) for number in range(_TOPICS)]
     for future in admin.create_topics([NewTopic(n, options.partitions, 1) for n in names]).values():
         future.result(60)
@@ -200,11 +201,11 @@ def _topics(config: Mapping[str, Any], admin: AdminClient, options: ObserveOptio
         for number in range(_RECORDS * options.partitions):
             producer.produce(name, b"x", partition=number % options.partitions)
         producer.poll(0)
-    if producer.flush(60):
-        raise FleetError("the benchmark's records could not be written within 60 s")
+    if producer.flush(300):
+        raise FleetError("the benchmark's records could not be written within 300 s")
 
 
-def _commit(admin: AdminClient, options: ObserveOptions, numbers: range) -> None:
+def commit_offsets(admin: AdminClient, options: ObserveOptions, numbers: range) -> None:
     """Half of the records, in every partition of every group that has no member."""
     wanted = [number for number in numbers if number >= options.members]
     for first in range(0, len(wanted), _IN_FLIGHT):
@@ -238,7 +239,7 @@ def _altered(admin: AdminClient, options: ObserveOptions, numbers: list[int]) ->
 
 
 @contextmanager
-def _members(config: Mapping[str, Any], options: ObserveOptions) -> Iterator[None]:
+def members(config: Mapping[str, Any], options: ObserveOptions) -> Iterator[None]:
     """Groups with one member each, which own every partition and commit half of each again and
     again, so that the log goes on growing and the lag stays what it is.
     """
