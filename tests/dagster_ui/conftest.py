@@ -1,6 +1,7 @@
 """A small fleet in a folder of its own, and `dagster dev` on it."""
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -14,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.manager.cycle import Fleet
 from fleet.slots import Change, ChangeState
 from tests.dagster_ui.browser import Browser, chromium
-from tests.dagster_ui.served import Served, dagster_dev
+from tests.dagster_ui.served import ROOT, Served, dagster_dev
 from tests.support.brokers import running_broker
 
 GROUP = "orders-enrichment"
@@ -24,10 +25,12 @@ TOPIC = "orders"
 FLEET_YAML = f"""
 cluster: {{name: main, bootstrap_servers: embedded}}
 mode: act
+dagster: {{watermark: 5s, schedules: []}}
 fleets:
   - group: {GROUP}
     owner: team-orders
     topics: [{TOPIC}]
+    writes: {{delta: {{lake/orders: lake/orders}}}}
     worker:
       entrypoint: "counting:process"
       python_path: [code]
@@ -42,13 +45,45 @@ fleets:
     topics: [{TOPIC}]
 """
 
-CODE = '''"""Counts."""
+CODE = '''"""Writes."""
+
+from fleet.sinks import write_delta
+
+TABLE = "{table}"
 
 
 def process(df, context):
-    """The smallest useful batch."""
-    df.count()
+    """Keeps the records of a batch."""
+    write_delta(df.select("topic", "partition", "offset"), TABLE, context)
 '''
+OWN_ASSETS = """
+from dagster import AssetKey, AssetSelection, define_asset_job, in_process_executor
+
+
+@asset(
+    deps=[AssetKey(["lake", "orders"])],
+    automation_condition=AutomationCondition.any_deps_updated(),
+    group_name="team_orders",
+    kinds={"table"},
+)
+def revenue() -> None:
+    \"\"\"A team's own table, made of the one that the group writes.\"\"\"
+
+
+downstream.append(revenue)
+nightly = define_asset_job(
+    "nightly",
+    AssetSelection.checks_for_assets(group_key("main", GROUP))
+    | AssetSelection.assets(processed_orders),
+    executor_def=in_process_executor,
+)
+"""
+"""What the team adds to assets/sinks.py."""
+EDITS = (
+    ("checks.py", "_group_checks(fleet)]", '_group_checks(fleet, blocking={"freshness"})]'),
+    ("definitions.py", "*history.jobs]", "*history.jobs, sinks.nightly]"),
+)
+"""File of assets/, what the team replaces there, and by what."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +97,27 @@ class Stage:
         """Where `fleet` in this folder keeps its state."""
         return self.folder / ".fleet"
 
-    def write(self, more: str = "") -> None:
+    @property
+    def table(self) -> Path:
+        """The Delta table that the group writes."""
+        return self.folder / "lake" / "orders"
+
+    def write(self, schedules: str = "[]") -> None:
         """Write fleet.yaml."""
-        (self.folder / "fleet.yaml").write_text(FLEET_YAML + more)
+        text = FLEET_YAML.replace("lake/orders: lake/orders", f"lake/orders: {self.table}")
+        text = text.replace("schedules: []", f"schedules: {schedules}")
+        (self.folder / "fleet.yaml").write_text(text)
+
+    def edit_assets(self) -> None:
+        """Copy the folder `assets`, and edit it as a team does."""
+        shutil.copytree(ROOT / "assets", self.folder / "assets")
+        for name, old, new in EDITS:
+            path = self.folder / "assets" / name
+            text = path.read_text()
+            assert old in text
+            path.write_text(text.replace(old, new))
+        with (self.folder / "assets" / "sinks.py").open("a") as file:
+            file.write(OWN_ASSETS)
 
     def open(self) -> Fleet:
         """As the command line opens it."""
@@ -91,8 +144,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """An embedded broker with steady input and a plain consumer; nothing acts yet."""
     made = Stage(tmp_path_factory.mktemp("checkout"))
     (made.folder / "code").mkdir()
-    (made.folder / "code" / "counting.py").write_text(CODE)
+    (made.folder / "code" / "counting.py").write_text(CODE.format(table=made.table))
     made.write()
+    made.edit_assets()
     over = threading.Event()
     with running_broker(made.home) as own:
         create_topic(own.bootstrap_servers)

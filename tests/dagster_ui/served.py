@@ -20,6 +20,10 @@ TERMINATE = """
 mutation($run: String!) { terminateRun(runId: $run) { __typename
   ... on TerminateRunFailure { message } ... on PythonError { message } } }
 """
+LAUNCH = """
+mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
+  __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }
+"""
 TICKS = """
 query($sensor: SensorSelector!) { sensorOrError(sensorSelector: $sensor) { ... on Sensor {
   sensorState { status ticks(limit: 20) { status skipReason error { message stack
@@ -63,6 +67,21 @@ class Page(DagsterPage):
         """Ask for the end of a run, as the page's Terminate button does."""
         told = self.ask(TERMINATE, run=run)["terminateRun"]
         assert told["__typename"] == "TerminateRunSuccess", told
+
+    def launch_job(self, job: str, config: Mapping[str, Any]) -> str:
+        """Start a run of a job that a team defines; its id."""
+        params = {
+            "selector": {
+                "repositoryName": "__repository__",
+                "repositoryLocationName": "fleet",
+                "pipelineName": job,
+            },
+            "runConfigData": config,
+            "mode": "default",
+        }
+        told = self.ask(LAUNCH, params=params)["launchPipelineExecution"]
+        assert told["__typename"] == "LaunchRunSuccess", told
+        return str(told["run"]["runId"])
 
     def ticks(self) -> list[dict[str, Any]]:
         """The sensor's last ticks."""

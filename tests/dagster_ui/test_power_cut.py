@@ -21,7 +21,7 @@ def test_power_cut_in_a_roll_mends_itself(stage, room):
     room.kill()
     assert stage.is_in(ChangeState.RUNNING)
 
-    stage.write("dagster: {schedules: [reconcile]}\n")  # loaded so, it runs by itself
+    stage.write(schedules="[reconcile]")  # loaded so, it runs by itself
     with stage.serve() as again:
         assert again.finished(run) == "FAILURE"
         assert "its process has died" in again.story(run)
