@@ -1,7 +1,7 @@
 """Replays one load through several rules, and shows them beside the floor of the load."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fleet.backtest.load import LoadSeries
@@ -90,5 +90,6 @@ def compare(
             rule = declared
         else:
             rule = RULES[name](load, setting, each)
-        outcomes[name] = replay(load, rule, setting)
+        by = replace(setting, protocol="roundrobin") if name == "clairvoyant" else setting
+        outcomes[name] = replay(load, rule, by)
     return Comparison(load=load, floor_hours=floor_of(load, setting)[0], outcomes=outcomes)

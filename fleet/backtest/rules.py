@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet.backtest.load import LoadSeries
 from fleet.backtest.replay import TICK, Observation, Rule, Setting, replay
-from fleet.decide.assignments import NOBODY, Owners, owners_after
-from fleet.lag.lag_columns import Floats, Longs
+from fleet.lag.lag_columns import Floats
 
 CHANGE: Final = 600.0
 """Worker seconds that a clairvoyant pays for a change: one worker for ten minutes."""
@@ -146,32 +146,26 @@ def clairvoyant_sizes(load: LoadSeries, setting: Setting, *, price: float = CHAN
     """Returns the cheapest number of members of each step under which nothing is late.
 
     Nothing means: beyond the floor. price: worker seconds that a change costs; 0 follows the load.
+    Partitions are assigned by round robin, so that owners depend on the number alone.
     """
     _, due = floor_of(load, setting)
     count = load.partitions
-    owners: Owners = (NOBODY,) * count
-    needed = []
-    for rates in due:
-        for members in range(1, count + 1):
-            made = owners_after(setting.protocol, (count,), owners, members)
-            if members == count or np.bincount(made, weights=rates).max() <= setting.capacity:
-                break
-        owners = made
-        needed.append(members)
-    return _cheapest(needed, count, load.step, price)
+    fits = np.ones((len(due), count), dtype=bool)
+    for members in range(1, count):
+        places = np.arange(count) % members
+        of_member = np.stack([due[:, places == each].sum(axis=1) for each in range(members)])
+        fits[:, members - 1] = of_member.max(axis=0) <= setting.capacity
+    return _cheapest(fits, load.step, price)
 
 
-def _cheapest(needed: Sequence[int], most: int, step: float, price: float) -> list[int]:
-    """Returns numbers at least as large as needed, by the least sum of workers and changes."""
-    numbers = np.arange(1, most + 1)
-    cost = np.where(numbers >= needed[0], numbers * step, np.inf)
-    came: list[Longs] = []
-    for least in needed[1:]:
+def _cheapest(fits: NDArray[np.bool_], step: float, price: float) -> list[int]:
+    """Returns numbers that fit, by the least sum of worker time and changes."""
+    paid = np.where(fits, np.arange(1, fits.shape[1] + 1) * step, np.inf)
+    cost, came = paid[0], []
+    for row in paid[1:]:
         other = int(cost.argmin())
-        stays = cost <= cost[other] + price
-        came.append(np.where(stays, numbers - 1, other))
-        cost = np.minimum(cost, cost[other] + price)
-        cost = cost + np.where(numbers >= least, numbers * step, np.inf)
+        came.append(np.where(cost <= cost[other] + price, np.arange(len(cost)), other))
+        cost = np.minimum(cost, cost[other] + price) + row
     place = int(cost.argmin())
     path = [place + 1]
     for before in reversed(came):
@@ -181,6 +175,6 @@ def _cheapest(needed: Sequence[int], most: int, step: float, price: float) -> li
 
 
 def clairvoyant(load: LoadSeries, setting: Setting, *, price: float = CHANGE) -> Rule:
-    """Returns the rule that knows the load."""
+    """Returns the rule that knows the load; to be replayed with protocol roundrobin."""
     ahead = setting.start + setting.every + TICK
     return scheduled(clairvoyant_sizes(load, setting, price=price), load.step, ahead=ahead)

@@ -771,7 +771,7 @@ class DrainTimeScaling(_ScalingBase):
     """Records per second that a busy worker reads; default: learnt from the workers' reports."""
     starts_in: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 30.0
     """Time until a new worker reads, with a new node if it needs one."""
-    idle: Annotated[Duration, Field(ge=0.0, le=604800.0)] = 6000.0
+    idle: Annotated[Duration, Field(ge=0.0, le=604800.0)] = 6600.0
     """Idle time of all surplus slots together after which a rebalance to remove them pays."""
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -85,6 +86,8 @@ if TYPE_CHECKING:
     from fleet.log.readers.tail import Tail
 
 EMBEDDED = "embedded"
+_DECISION = "decision"
+"""Key of the last decision beside the policy's memory, which does not read it."""
 STORM_NOTE = "storm"
 """Key of a group's storm in the store."""
 
@@ -470,12 +473,20 @@ class Fleet(Closing):
         memory = from_json_or_none(ScalingMemory, note) or ScalingMemory()
         unit = "pod" if adopted else "slot"
         decision = self._decide(group, snapshot, current=current, memory=memory, unit=unit)
-        if (kept := as_json(decision.memory)) != note:
+        kept = as_json(decision.memory)
+        if decision.inputs:
+            kept |= {_DECISION: _kept_decision(decision, at=snapshot.at)}
+        if kept != note:
             self.store.put_manager_state(group, "scaling", kept)
         pin = self.pin(group)
         return (
             decision if pin is None else apply_pin(decision, pin, now=self.clock.now(), unit=unit)
         )
+
+    def explanation(self, group: str) -> tuple[str, ...]:
+        """Returns the last decision of the policy: reason, inputs, alternatives, as sentences."""
+        found = (self.store.manager_state(group, "scaling") or {}).get(_DECISION)
+        return tuple(map(str, found)) if isinstance(found, list) else ()
 
     def _decide(
         self,
@@ -498,6 +509,7 @@ class Fleet(Closing):
             seen_at=snapshot.at,
             now=self.clock.now(),
             unit=unit,
+            explain=True,
         )
 
     def plan(
@@ -958,6 +970,15 @@ class Fleet(Closing):
             progress("stopping the broker")
             broker = Broker(self.home)
             broker.purge() if purge else broker.stop()
+
+
+def _kept_decision(decision: Decision, *, at: float) -> list[str]:
+    when = datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return [
+        f"decided at {when}: {decision.sentence}",
+        *(f"{name}: {value:,.10g}" for name, value in decision.inputs.items()),
+        *(f"with {each}" for each in decision.alternatives),
+    ]
 
 
 def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, str]:

@@ -109,7 +109,7 @@ def test_flink_waits_for_its_window_and_takes_a_divisor() -> None:
 def test_the_clairvoyant_is_never_later_than_the_floor() -> None:
     """It starts workers before the burst; a partition above the capacity is late anyway."""
     burst = load_of(*[[100.0] * 4] * 6, *[[700.0] * 4] * 3, *[[100.0] * 4] * 6)
-    found = replay(burst, clairvoyant(burst, Setting()), Setting())
+    found = replay(burst, clairvoyant(burst, Setting()), Setting(protocol="roundrobin"))
     assert (found.late_hours, found.rebalances) == (0.0, 2)
     assert clairvoyant_sizes(burst, Setting()) == [1] * 6 + [4] * 3 + [1] * 6
     assert set(clairvoyant_sizes(burst, Setting(), price=1e9)) == {4}

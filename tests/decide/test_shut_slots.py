@@ -38,7 +38,7 @@ def fleet() -> Any:
 
 def minute(fleet: Any) -> list[tuple[StepKind, tuple[int, ...]]]:
     """One look, and what it changes at the slot targets."""
-    seen: Any = SimpleNamespace(groups={}, topics=TOPICS)
+    seen: Any = SimpleNamespace(groups={}, topics=TOPICS, at=fleet.clock.now())
     wanted = Fleet.wanted(fleet, GROUP, seen).wanted
     targets, now = fleet.targets(GROUP), fleet.clock.now()
     held = tuple(sorted(targets.open - targets.quarantined))

@@ -246,9 +246,14 @@ def _known(fleet: "Fleet", unknown: list[str]) -> None:
     is_flag=True,
     help="Exit with 0 if there is nothing to do, 1 on an error, 2 if there are changes.",
 )
+@click.option(
+    "--explain", is_flag=True, help="Show the figures and alternatives of the policy drain_time."
+)
 @output_option
 @common
-def plan(invocation: Invocation, *, meant: Meant, detailed_exitcode: bool, output: str) -> int:
+def plan(
+    invocation: Invocation, *, meant: Meant, detailed_exitcode: bool, explain: bool, output: str
+) -> int:
     """Show the steps of a change and their expected cost.
 
     Plans the named groups, or all groups that declare a worker or a Deployment. The cost is the
@@ -257,6 +262,8 @@ def plan(invocation: Invocation, *, meant: Meant, detailed_exitcode: bool, outpu
 
     The exit code is 3 if a group has no plan because it is refused.
     """
+    if explain and output == "json":
+        raise click.UsageError("--explain takes no -o json: leave one of them out")
     with invocation.open() as fleet:
         names = meant.chosen(fleet, among=lambda f: f.is_changeable)
         snapshot = fleet.snapshot(names) if names else None
@@ -274,6 +281,8 @@ def plan(invocation: Invocation, *, meant: Meant, detailed_exitcode: bool, outpu
         for made in plans:
             print_plan(console, made)
             print_failed(console, before[made.group])
+            for line in fleet.explanation(made.group) if explain else ():
+                console.print(f"  {line}", markup=False, highlight=False)
         observed = len(fleet.spec.fleets) - len(plans)
         if not (meant.named or meant.select) and observed:
             console.print(f"{plural(observed, 'declared group')} without a worker: observed only")
