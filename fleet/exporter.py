@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
+from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.storms import StormWatch, watch_reach
 from fleet.errors import FleetError
 from fleet.lag.lag_columns import NONE, Floats
@@ -167,6 +168,8 @@ class RefreshResult:
     """Rebalances of each group since the exporter started."""
     slots: tuple[tuple[str, int, str], ...] = ()
     """Slots of declared groups: group, number, state."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Members that the declared policy of a group wants."""
     decode_errors: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Counts by record type and value version."""
     records: int = 0
@@ -222,6 +225,7 @@ def families(result: RefreshResult) -> Iterator[Family]:
     yield from _membership(result)
     yield from _rebalances(result)
     yield _lag_statuses(result)
+    yield _wanted(result)
     yield _slots(result)
     yield from _reading(result)
 
@@ -392,6 +396,18 @@ def _lag_statuses(result: RefreshResult) -> Family:
     )
     for group, judged in worst_lag_status(result.seen).items():
         family.add((*result.labels(group), judged.value, judged.level.value), 1)
+    return family
+
+
+def _wanted(result: RefreshResult) -> Family:
+    family = Family(
+        "gauge",
+        "fleet_group_wanted_members",
+        "Members that the scaling policy of fleet.yaml wants.",
+        _GROUP,
+    )
+    for group, members in result.wanted.items():
+        family.add(result.labels(group), members)
     return family
 
 
@@ -627,6 +643,52 @@ def receipt_families(
     yield differs
 
 
+# Computes how many members a declared group wants, for scalers that are not Fleet.
+#
+# Problem: KEDA and an HPA scale a Deployment by lag alone, since nobody tells them capacity and the
+# cost of a rebalance. Choice: the exporter asks the group's policy of fleet.yaml at each refresh,
+# and serves its number. It needs no right to change anything. A group that Kafka does not report
+# has no number, so that a scaler keeps what it has. Cost: the memory of a policy lasts as long as
+# the exporter, and after a restart the first number is the present one; one more request per
+# refresh.
+
+
+class WantedMembers:
+    """Asks the declared policies of a fleet.yaml."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._memories: dict[str, ScalingMemory] = {}
+
+    def refresh(self) -> Mapping[str, int]:
+        """Returns the wanted members of each group whose fleet declares `scaling`.
+
+        It asks the coordinators for these groups, since the offsets topic alone names no owner
+        until the next rebalance.
+        """
+        specs = [each for each in self._fleet.spec.fleets if "scaling" in each.model_fields_set]
+        if not specs:
+            return {}
+        seen, found = self._fleet.snapshot([each.group for each in specs]), {}
+        for spec in specs:
+            group = seen.groups.get(spec.group)
+            if group is None or not group.exists:
+                continue
+            decision = wanted_slots(
+                spec=spec,
+                group=group,
+                topics=seen.topics,
+                current=len(group.members),
+                memory=self._memories.get(spec.group, ScalingMemory()),
+                now=seen.at,
+                reports=() if spec.worker is None else self._fleet.reports(spec.group),
+                unit="member",
+            )
+            self._memories[spec.group] = decision.memory
+            found[spec.group] = decision.wanted
+        return found
+
+
 # /metrics and /healthz of the exporter.
 #
 # A scrape never waits for the cluster: it returns the text of the last complete refresh, gzipped if
@@ -745,6 +807,7 @@ class Exporter(Closing):
         self._tail, self._watcher = tail, watcher
         self._say = say
         self._storms = StormFamilies(fleet, tail)
+        self._wanted = WantedMembers(fleet)
         self._clock = fleet.clock
         self._interval = fleet.spec.exporter.interval
         self._body = Body()
@@ -840,11 +903,16 @@ class Exporter(Closing):
         seen = self._watcher.refresh()
         seen = self._watcher.read_on(seen, find_still_rows(seen))
         slots, unread = self._read_slots()
+        try:
+            wanted = self._wanted.refresh()
+        except FleetError as error:  # the store is unreadable: no number, so nothing shrinks
+            wanted, unread = {}, (*unread, f"cannot size groups: {error}")
         result = RefreshResult(
             seen=seen,
             totals=self._tail.totals(),
             owners={fleet.group: fleet.owner for fleet in self._fleet.spec.fleets},
             slots=slots,
+            wanted=wanted,
             decode_errors=self._tail.decode_errors(),
             records=self._tail.records,
             open_transactions=tuple(self._tail.open_transactions()),

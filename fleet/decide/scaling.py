@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Final
 
 from fleet.config.spec import (
     ClassicWorker,
@@ -261,6 +262,9 @@ def _asked_by_lag(
     return _Ask(raw=raw, why=why)
 
 
+_ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+
+
 def _asked_by_drain_time(
     spec: GroupSpec,
     policy: DrainTimeScaling,
@@ -294,8 +298,12 @@ def _asked_by_drain_time(
             )
     if not loads:
         return _Ask(raw=current, why="no partition known", may_shrink=False)
-    worker = spec.worker
-    protocol = worker.assignor if isinstance(worker, ClassicWorker) else "consumer"
+    if spec.worker is None:  # as Kafka reports an external group
+        assignor = group.assignor if group.assignor in _ASSIGNORS else "cooperative-sticky"
+        protocol = "consumer" if group.type == "consumer" else str(assignor)
+    else:
+        worker = spec.worker
+        protocol = worker.assignor if isinstance(worker, ClassicWorker) else "consumer"
     settings = DrainSettings(
         target=policy.target,
         starts_in=policy.starts_in,

@@ -1,6 +1,10 @@
-"""`fleet simulate scaling`: loads, rules, and what is refused."""
+"""`fleet simulate scaling`: loads, rules, and what is refused.
+
+The commands of docs/how-to/simulate.md are run here, with less load.
+"""
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +13,10 @@ import pytest
 from fleet import cli
 from fleet.backtest.comparison import RULES
 from fleet.backtest.load import SHAPES, from_ends
+from fleet.clock import ManualClock
 from fleet.commands import simulate_scaling
 from fleet.errors import ConfigError
+from fleet.history.tables import TablePlace, Writer
 from tests.support.json_contract import documented, shape
 
 
@@ -76,3 +82,49 @@ def test_recorded_ends_become_rates() -> None:
     assert load.rates.tolist() == [[10.0, 2.0], [10.0, 2.0], [0.0, 2.0]]
     with pytest.raises(ConfigError, match="too short to replay"):
         from_ends("g", {})
+
+
+def test_a_group_is_replayed_from_its_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own policy is `declared`; without history tables the command names what records them."""
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path / "home"))
+    config = tmp_path / "fleet.yaml"
+    config.write_text(
+        "cluster: {name: main, bootstrap_servers: 127.0.0.1:1}\n"
+        f"history: {{path: {tmp_path / 'history'}}}\n"
+        "fleets: [{group: orders, topics: [orders], worker: {entrypoint: j:p}, "
+        "scaling: {policy: fixed, workers: 2}}]\n"
+    )
+    asked = ("--config", str(config), "--group", "orders")
+    run(*asked, code=1)
+    assert "no load of orders is recorded; run `fleet history sync" in capsys.readouterr().err
+    clock = ManualClock(at=time.time())
+    writer = Writer(
+        TablePlace(tmp_path / "history"), cluster="main", clock=clock, retention=30 * 86_400.0
+    )
+    rows = [
+        {
+            "cluster": "main",
+            "sampled_at": clock.now() - 3_600 + 10 * n,
+            "group_id": group,
+            "topic": "orders",
+            "topic_partition": partition,
+            "committed": 0,
+            "log_start": 0,
+            "log_end": 3_000 * n * (partition + 1),
+            "records": 0,
+            "seconds": 0.0,
+            "lag_case": "ok",
+            "known": "looked",
+        }
+        for n in range(300)
+        for partition in range(2)
+        for group in ("orders", "other")
+    ]
+    writer.commit("look", files=writer.write("lag", rows))
+    run(*asked, "--policy", "declared", "--since", "2h", "-o", "json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["load"]["partitions"] == 2
+    assert told["load"]["records_per_second"] == pytest.approx(900, rel=0.01)
+    assert told["policies"]["declared"]["rebalances"] == 1

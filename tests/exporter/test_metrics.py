@@ -88,6 +88,7 @@ def picture(
         owners={name: "team", "g": "team"},
         totals={name: totals},
         slots=(("g", 3, "active"),),
+        wanted={name: 4},
         decode_errors={(1, 9): 4} if from_log else {},
         records=100,
         open_transactions=(OPEN, OPEN._replace(since=91.0)),
