@@ -186,7 +186,7 @@ def _ordinary(ground: Ground, client: str) -> list[Cost]:
         with costs.of("-3"):
             stop(started[-MORE:])
         with costs.of("kill -9"):
-            end(started.pop(0), grace=0.0)
+            os.kill(started.pop(0).pid, signal.SIGKILL)
             start(1)
             most = len(started)
             ground.wait(lambda: _members(ground, group) <= most, _LONGEST, "its session to end")

@@ -241,6 +241,15 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "53-store-not-asked-what-was-committed": (
         "worker.member.assigning:Assigner.starts", "worker/test_positions.py",
         "self._ask_committed_topics()", "frozenset()"),
+    "55-silent-worker-is-not-missed": (
+        "system.child_guard:main", "program/test_guard.py",
+        "max(deadline, at + limit)", "max(deadline, at + 3600.0)"),
+    "55-dead-worker-is-not-missed": (
+        "system.child_guard:main", "program/test_guard.py",
+        "not read", "read == b'?'"),
+    "55-program-outlives-its-guard": (
+        "system.child_guard:_start", "program/test_guard.py",
+        "ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)", "pass"),
     "54-joins-though-the-store-is-silent": (
         "worker.slot.slot_lease:SlotLease.may_join", "worker/test_slot_lease.py",
         "self.is_fresh or None", "True"),

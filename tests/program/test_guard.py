@@ -13,7 +13,7 @@ import pytest
 
 from fleet.system import child_guard
 from fleet.system.child_guard import GuardedProgram
-from fleet.system.processes import carrying
+from fleet.system.processes import carrying, end_all
 from tests.support import waiting
 
 MARK = "FLEET_TEST_PROGRAM"
@@ -44,9 +44,9 @@ def running(
     made = GuardedProgram(argv, env={**os.environ, MARK: mark}, limit=limit)
     try:
         yield made
-        waiting.until(lambda: made.ended() is not None, "the program to end")
+        waiting.until(lambda: made.ended() is not None, "the program to end", still=20.0)
         assert made.ended() == code
-        waiting.until(lambda: not carrying(MARK, mark), "what it started to end")
+        waiting.until(lambda: not carrying(MARK, mark), "what it started to end", still=20.0)
     finally:
         made.close()
 
@@ -119,10 +119,15 @@ def test_silence_ends_all_of_it(mark, tmp_path):
         assert program.ended() is None
 
 
-def test_the_guard_is_killed(mark):
-    """The kernel kills the program, and its starter what is in its process group."""
-    with running(mark, "sh", "-c", "sleep 600 & sleep 600", code=128 + 9) as program:
-        waiting.until(lambda: len(carrying(MARK, mark)) >= 4, "its children to run")
+@pytest.mark.parametrize(
+    ("argv", "processes"),
+    [(("sh", "-c", "sleep 600 & sleep 600"), 4), (("setsid", "sleep", "600"), 2)],
+)
+def test_the_guard_is_killed(argv, processes, mark):
+    """The kernel kills the program in any group, and its starter what is in its own."""
+    with running(mark, *argv, code=128 + 9) as program:
+        waiting.until(lambda: len(carrying(MARK, mark)) >= processes, "its children to run")
+        time.sleep(0.2)
         os.kill(program.pid, signal.SIGKILL)
 
 
@@ -138,8 +143,9 @@ def test_a_guard_that_begins_too_late_starts_nothing(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_the_starter_is_killed_or_stopped(number, mark, tmp_path):
     """Nothing of the program runs soon after: at once, or after the limit."""
+    limit = "600" if number == signal.SIGKILL else "1"
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, "1", *family(tmp_path)],
+        [sys.executable, "-c", STARTER, limit, *family(tmp_path)],
         env={**os.environ, MARK: mark},
         stdout=subprocess.PIPE,
     )
@@ -149,7 +155,10 @@ def test_the_starter_is_killed_or_stopped(number, mark, tmp_path):
         assert len(carrying(MARK, mark)) >= 4
         os.kill(starter.pid, number)
         left = {starter.pid} if number == signal.SIGSTOP else set()
-        waiting.until(lambda: {each.pid for each in carrying(MARK, mark)} <= left, "all to end")
+        waiting.until(
+            lambda: {each.pid for each in carrying(MARK, mark)} <= left, "all to end", still=20.0
+        )
     finally:
         starter.kill()
+        end_all(carrying(MARK, mark), grace=0.0)  # else they keep its pipe open
         starter.communicate()

@@ -2,6 +2,11 @@
 
 import os
 import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,7 +14,7 @@ import pytest
 from benchmarks.client_programs import confluent, go, java
 from fleet.model import StepKind
 from fleet.slots import ChangeState, Phase, Slot
-from fleet.system.processes import carrying
+from fleet.system.processes import carrying, pids
 
 pytestmark = pytest.mark.broker
 STUBBORN = """
@@ -156,3 +161,75 @@ def test_a_warm_program(shop, count):
         shop.run_program("heartbeat.interval.ms=500", warm=True, **QUICK, max_poll_interval="299s")
         assert count.apply() == {StepKind.ROLL: [0]}
     assert shop.lost_and_duplicates() == (0, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["worker", "guard", "program", "worker and guard"])
+def test_each_process_is_killed(part, shop, count):
+    """Nothing of its program is left, and the slot has another owner, at 0 rebalances."""
+    shop.run_program(**QUICK)
+    with shop.stream(rate=100):
+        count.apply()
+        before, recorded = slot_of(shop), count.recorded()
+        found = carrying("GROUP_INSTANCE_ID", before.instance_id())
+        worker = pid_of(shop, before.owner)
+        guards = {each.pid for each in carrying("FLEET_WORKER", before.owner or "")}
+        guards -= {worker} | {each.pid for each in found if os.getpgid(each.pid) != each.pid}
+        programs = {each.pid for each in found} - guards
+        assert (len(guards), len(programs)) == (1, 1)
+        for pid in {"worker": [worker], "guard": guards, "program": programs}.get(
+            part, [worker, *guards]
+        ):
+            os.kill(pid, signal.SIGKILL)
+        await_new_owner(shop, before)
+        assert not {each.pid for each in found} & set(pids())
+        assert count.recorded() == recorded
+    assert shop.lost_and_duplicates()[0] == 0
+
+
+@pytest.mark.long
+def test_a_silent_store_ends_no_program(shop, count):
+    """Three leases without a write: the same program reads on, and nobody takes its slot [12]."""
+    shop.run_program(**QUICK)
+    with shop.stream(rate=100):
+        count.apply()
+        before, recorded = slot_of(shop), count.recorded()
+        found = carrying("GROUP_INSTANCE_ID", before.instance_id())
+        with closing(sqlite3.connect(shop.home / "fleet.db", timeout=30)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            time.sleep(15)
+            database.rollback()
+        time.sleep(6)
+        assert carrying("GROUP_INSTANCE_ID", before.instance_id()) == found
+        assert (slot_of(shop).token, count.recorded()) == (before.token, recorded)
+    assert shop.lost_and_duplicates() == (0, 0)
+
+
+@pytest.mark.long
+def test_fleet_exec_by_hand(shop, count):
+    """It waits as a standby, takes a slot that is freed, and frees it on SIGTERM."""
+    shop.run_program(**QUICK)
+    argv = confluent(shop.bootstrap, shop.group, shop.topic)
+    with shop.stream(rate=100):
+        count.apply(1)
+        before, recorded = slot_of(shop), count.recorded()
+        exec_ = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "fleet", "exec", "-c", str(shop.config)),
+                *("--group", shop.group, "--name", "by-hand", "--", *argv),
+            ],
+            env={**os.environ, "FLEET_HOME": str(shop.home), "FLEET_JOURNAL": str(shop.journal)},
+        )
+        try:
+            with shop.fleet() as fleet:
+                fleet.runtime.remove([w.name for w in fleet.workers(shop.group)], grace=20.0)
+            shop.until(lambda: slot_of(shop).owner == "by-hand", "it to own the slot")
+            await_new_owner(shop, before)
+            exec_.send_signal(signal.SIGTERM)
+            assert exec_.wait(60) == 0
+        finally:
+            exec_.kill()
+            exec_.wait()
+        assert slot_of(shop).owner is None
+        assert not carrying("GROUP_INSTANCE_ID", before.instance_id())
+        assert count.recorded() == recorded
