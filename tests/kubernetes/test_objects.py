@@ -5,7 +5,6 @@ import re
 from typing import Any
 
 import pytest
-from fleet.kubernetes.manifests.part_objects import policies
 
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec
@@ -322,8 +321,6 @@ def test_servers_with_executors_have_an_account_unless_the_platform_makes_accoun
     (*account, _, _, _, _) = spark_objects(spec)
     assert [each["kind"] for each in account] == ["ServiceAccount", "Role", "RoleBinding"]
     assert [rule["resources"] for rule in account[1]["rules"]] == [["pods"]]
-    (policy,) = (o for o in policies(spec) if o["metadata"]["name"] == "fleet-spark-executor")
-    assert [p["port"] for p in policy["spec"]["ingress"][0]["ports"]] == [7078, 7079]
     spec = sharing(orders={**wanted, "service_account": "given"})
     assert [each["kind"] for each in spark_objects(spec)] == ["Service", "Deployment"]
 
