@@ -89,8 +89,8 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
                 raise
             raise Refused(
                 f"Spark servers with executors need {each['kind']} {SPARK}, which this login "
-                f"cannot create ({error}); apply the output of `fleet render manifests` as a user "
-                "who can"
+                f"cannot create ({error}); install the Helm chart, which has it, or apply this "
+                "plan once as a user who can"
             ) from error
 
 
