@@ -128,6 +128,19 @@ def test_a_hot_partition_is_named_and_not_scaled_for() -> None:
     assert "orders-0 gets more than one worker reads: add partitions" in found.sentence
 
 
+def test_a_member_with_one_partition_needs_no_other_number() -> None:
+    """The third partition of three is alone on the second member, so a third would not help it."""
+    found = Group(1, partitions=3).after([100, 500, 980], reads=[100, 500, 0])
+    assert found.wanted == 2
+
+
+def test_a_group_that_reads_nothing_does_not_grow() -> None:
+    """Its sink is stuck: more members would be stuck, too."""
+    found = Group(2).after(even(5_400), reads=even(0))
+    assert found.wanted == 2
+    assert "no worker has read a record since the last check" in found.sentence
+
+
 def test_a_stopped_partition_does_not_count() -> None:
     """Nobody reads it, however many there are."""
     stopped = {TopicPartition("orders", 0)}
