@@ -178,3 +178,25 @@ def clairvoyant(load: LoadSeries, setting: Setting, *, price: float = CHANGE) ->
     """Returns the rule that knows the load; to be replayed with protocol roundrobin."""
     ahead = setting.start + setting.every + TICK
     return scheduled(clairvoyant_sizes(load, setting, price=price), load.step, ahead=ahead)
+
+
+def packed_hours(load: LoadSeries, setting: Setting) -> float:
+    """Returns the worker hours of Best Fit Decreasing with the load known, at the floor.
+
+    Each step is packed anew. Members of librdkafka and of KIP-848 cannot carry out such an
+    assignment: the first knows only its own assignors, the second those of the coordinator.
+    """
+    _, due = floor_of(load, setting)
+    return sum(_bins(rates.tolist(), setting.capacity) for rates in due) * load.step / 3_600
+
+
+def _bins(sizes: Sequence[float], capacity: float) -> int:
+    """Counts the bins that Best Fit Decreasing needs; at least one."""
+    free: list[float] = []
+    for size in sorted(sizes, reverse=True):
+        fitting = [place for place, room in enumerate(free) if room >= size]
+        if fitting:
+            free[min(fitting, key=free.__getitem__)] -= size
+        else:
+            free.append(capacity - size)
+    return max(1, len(free))

@@ -264,7 +264,8 @@ def _decided(
     settings = sizing.settings
     reaction = min(seconds, 60.0) + settings.starts_in
     ahead, load = sizing.age_ahead(reaction)
-    rate = f"{sum(sizing.now):,.0f} records/s arrive, a worker reads {sizing.capacity:,.0f}"
+    arrive = sum(memory.arrivals.values())
+    rate = f"{arrive:,.0f} records/s arrive, a worker reads {sizing.capacity:,.0f}"
     trial = _judged(memory, sizing, ahead, current, at)
     if trial is not None and trial.failed and current == trial.after:
         why = (

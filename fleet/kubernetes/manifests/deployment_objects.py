@@ -1,9 +1,9 @@
 """A fleet as Kubernetes objects: pure functions from settings to plain dicts.
 
 Problem: what a manager applies, what `fleet render consumer-fleet` prints and what a test compares
-must be one thing, or a manager that comes later rolls every worker it finds. Choice: these functions
-know no client and no time; the same settings give the same dicts. Objects whose content is
-written by workers (Leases, worker reports, marks) are rendered without it, so that applying them
+must be one thing, or a manager that comes later rolls every worker it finds. Choice: these
+functions know no client and no time; the same settings give the same dicts. Objects whose content
+is written by workers (Leases, worker reports, marks) are rendered without it, so that applying them
 again leaves it alone. Cost: a Lease per slot that may ever be open exists from the start.
 """
 
