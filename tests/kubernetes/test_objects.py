@@ -142,6 +142,15 @@ def test_a_jvm_of_its_own_asks_for_its_cores_and_heap() -> None:
     assert spark_objects(spec) == []
 
 
+def test_a_program_needs_no_spark() -> None:
+    """Its pod runs the same worker, which starts the program; nothing of Spark is there."""
+    spec = fleet(worker={"entrypoint": "", "command": ["java", "-jar", "app.jar"]})
+    container = pod(spec)["spec"]["containers"][0]
+    assert container["command"][:2] == ["fleet", "worker"]
+    assert not [e for e in container["env"] if "SPARK" in e["name"]]
+    assert spark_objects(spec) == []
+
+
 def test_leases_are_there_for_every_slot_and_report_and_hold_nothing_of_a_worker() -> None:
     group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
     names = ObjectNames("main", "orders")

@@ -11,7 +11,7 @@ from tests.docs.pages import blocks
 from tests.docs.worlds import World
 from tests.support.kafka_tools import rebalances
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.long]
 PAGE = "docs/how-to/any-consumer.md"
 
 

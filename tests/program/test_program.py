@@ -153,6 +153,7 @@ def test_a_program_that_ignores_sigterm(shop, count):
     assert shop.lost_and_duplicates()[0] == 0
 
 
+@pytest.mark.long
 def test_a_warm_program(shop, count):
     """It runs before it has a slot, subscribes when its file is there, and is rolled at 0."""
     shop.run_program("heartbeat.interval.ms=500", warm=True, **QUICK)
