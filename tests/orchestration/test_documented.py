@@ -25,7 +25,7 @@ PAGE = "".join(
     for name in ("dagster-project", "dagster")
 )
 FILES = dict(re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
-(RUN_CONFIG,) = re.findall(r"```yaml\n# run config\n(.*?)```", PAGE, re.DOTALL)
+CHECKS_CONFIG, RUN_CONFIG = re.findall(r"```yaml\n# run config\n(.*?)```", PAGE, re.DOTALL)
 SHELL = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
          for line in block.splitlines()]  # fmt: skip
 
@@ -59,7 +59,10 @@ def test_the_project_loads_without_a_warning_of_ours(project):
 def test_run_config_and_schedules_are_those_of_the_page(project):
     """The op's name, its config, and a schedule that runs by itself."""
     fleet = FleetResource(config=str(project / "fleet.yaml"))
-    definitions = build_definitions(fleet)
+    nightly = define_asset_job("nightly", AssetSelection.all_asset_checks())
+    definitions = Definitions.merge(build_definitions(fleet), Definitions(jobs=[nightly]))
+    checks = definitions.resolve_job_def("nightly")
+    assert validate_run_config(checks, yaml.safe_load(CHECKS_CONFIG))
     job = definitions.resolve_job_def(asset_keys.definition_name("main", asset_keys.CHANGE_JOB))
     assert validate_run_config(job, yaml.safe_load(RUN_CONFIG))
     (checks,) = re.findall(r"```yaml\n# run config of the checks\n(.*?)```", PAGE, re.DOTALL)
