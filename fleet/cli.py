@@ -72,7 +72,10 @@ COMMANDS: Final[dict[str, Lazy]] = {
     "manage": Lazy("change.control", "Control", "Take unmanaged groups back."),
     "worker": Lazy("operate.processes", "Operate", "Run one worker in the foreground."),
     "exec": Lazy(
-        "operate.processes", "Operate", "Run a program of any language in a slot.", "execute"
+        "operate.processes",
+        "Operate",
+        "Run a program of any language in a slot of its group.",
+        "execute",
     ),
     "exporter": Lazy("operate.processes", "Operate", "Serve Prometheus metrics of every group."),
     "operator": Lazy("operate.processes", "Operate", "Keep the ConsumerFleets of Kubernetes."),

@@ -29,6 +29,7 @@ ALLOWED = {
     "fleet/log/readers/log_view.py": STAMPS,
     "fleet/manager/cycle.py": "until when a person holds a number of slots; stamps of records",
     "fleet/kubernetes/leases/lease_backend.py": "which report nobody renews",
+    "fleet/worker/program/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/worker/member/membership.py": "`open_at`, once; the wait itself is monotonic",
     "fleet/sinks/parquet.py": STAMPS,
     "fleet/worker/slot/slot_owner.py": "`open_at`, once, as the members that wait; its bound",

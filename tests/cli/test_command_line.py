@@ -34,6 +34,7 @@ NEEDS_FILE = {
     "new": ["orders"],
     "history": ["sync"],
     "worker": ["--group", "orders"],
+    "exec": ["--group", "orders", "--", "true"],
     "exporter": [],
     "render": ["alert-rules"],
     "config": ["check"],

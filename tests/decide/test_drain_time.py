@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fleet.slots.memory import Memory, MemoryBackend
 
 from fleet.clock import ManualClock
 from fleet.decide.drain_time import DrainMemory
@@ -18,6 +17,7 @@ from fleet.slots import WorkerReport
 from fleet.slots.codec import as_json, from_json
 from fleet.slots.store import Store
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.seen_groups import partition_seen
 
 POLICY = {"policy": "drain_time", "target": "60s", "records_per_second": 1000, "idle": "10m"}

@@ -61,7 +61,8 @@ class ProgramMembership:
         self._clock = context.clock
         self._events = context.events
         self._instance_id = slot.instance_id()
-        self._open_at = open_at
+        self._opens_in = open_at - context.clock.now()
+        """Seconds from `start` until it may join [19]."""
         self._launcher = launcher
         self._watch = watch
         self._may_join = may_join
@@ -155,7 +156,7 @@ class ProgramMembership:
 
     def _begin(self) -> bool:
         """Starts the program if its time has come and the slot is surely ours [54]."""
-        if self._clock.now() < self._open_at:
+        if self._clock.monotonic() < self._asked_at + self._opens_in:
             return True
         view = self._watch.latest
         if view is None and self._clock.monotonic() - self._asked_at < _FIRST_LOOK:
