@@ -336,6 +336,7 @@ def _executors(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
     return {
         "spark.executor.instances": str(wanted["instances"]),
         "spark.executor.cores": str(wanted["cores"]),
+        "spark.kubernetes.executor.request.cores": wanted.get("cpu", str(wanted["cores"])),
         "spark.executor.memory": wanted["memory"],
         "spark.executor.memoryOverheadFactor": "0.4",
         "spark.kubernetes.namespace": pod["metadata"]["namespace"],

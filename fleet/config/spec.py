@@ -346,6 +346,8 @@ class SparkExecutors(Strict):
     """Number of executors."""
     cores: Annotated[int, Field(ge=1, le=128)] = 1
     """Cores of an executor, each of which runs one task at a time."""
+    cpu: Annotated[str, Field(pattern=r"^([1-9][0-9]*m?|[0-9]*\.[0-9]+)$")] | None = None
+    """CPU that the pod of an executor requests, such as 500m; default: its cores."""
     memory: Heap = "2g"
     """Heap of an executor; its pod gets 40 % more, at least 384 MiB, for Python."""
 

@@ -45,7 +45,7 @@ def test_executors_are_pods(
     """
     enforced = "pod-security.kubernetes.io/enforce=restricted"
     kube.kubectl("label", "namespace", namespace, enforced)
-    executors = {"instances": EXECUTORS, "cores": 1, "memory": "600m"}
+    executors = {"instances": EXECUTORS, "cpu": "500m", "memory": "600m"}
     spark = {**in_pods(namespace)["spark"], "executors": executors}
     spark.pop("master")
     shop = pod_shop(namespace, runtime={"spark": spark})

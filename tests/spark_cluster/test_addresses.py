@@ -79,7 +79,7 @@ def test_a_server_in_a_pod_lets_the_scheduler_create_executors(tmp_path: Path):
     environ = {
         **os.environ,
         "FLEET_SPARK_MASTER": "k8s://https://kubernetes.default.svc",
-        "FLEET_SPARK_EXECUTORS": '{"instances": 2, "cores": 1, "memory": "1g"}',
+        "FLEET_SPARK_EXECUTORS": '{"instances": 2, "cores": 1, "cpu": "500m", "memory": "1g"}',
         "FLEET_SPARK_EXECUTOR_POD": json.dumps(pod),
         "POD_NAME": "fleet-spark-1",
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": "a-secret",
@@ -87,6 +87,7 @@ def test_a_server_in_a_pod_lets_the_scheduler_create_executors(tmp_path: Path):
     told = spark_server._arguments(tmp_path, host="0.0.0.0", port=15002, environ=environ)
     settings = dict(word.partition("=")[::2] for word in told if word.startswith("spark."))
     assert settings["spark.executor.instances"] == "2"
+    assert settings["spark.kubernetes.executor.request.cores"] == "500m"
     assert settings["spark.kubernetes.driver.pod.name"] == "fleet-spark-1"
     assert settings["spark.kubernetes.namespace"] == "pay"
     assert settings["spark.kubernetes.container.image"] == "spark:1"

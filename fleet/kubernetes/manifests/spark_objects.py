@@ -258,6 +258,6 @@ def _executor_variables(server: str, runtime: KubernetesRuntimeSpec, image: str)
     pod = _executor_pod(server, runtime, image)
     return [
         field("POD_NAME", "metadata.name"),
-        {"name": EXECUTORS_ENV, "value": executors.model_dump_json()},
+        {"name": EXECUTORS_ENV, "value": executors.model_dump_json(exclude_none=True)},
         {"name": EXECUTOR_POD_ENV, "value": json.dumps(pod, sort_keys=True)},
     ]
