@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -726,6 +726,44 @@ class Replicas(Strict):
         return self
 
 
+def _time_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (ValueError, KeyError, OSError) as error:
+        raise ValueError("is no time zone: write one such as Europe/Berlin or UTC") from error
+    return value
+
+
+def _clock_hours(value: str) -> str:
+    hour, minute = "([01][0-9]|2[0-3])", "[0-5][0-9]"
+    if not re.fullmatch(f"{hour}:{minute}-({hour}:{minute}|24:00)", value):
+        raise ValueError("is not HH:MM-HH:MM: write hours such as 08:00-20:00 or 00:00-24:00")
+    begin, _, end = value.partition("-")
+    if begin == end:
+        raise ValueError("begins when it ends: for the whole day, write 00:00-24:00")
+    return value
+
+
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+DAYS: Final[tuple[Day, ...]] = get_args(Day)
+
+
+class _Hours(Strict):
+    """Describes hours of the day on days of the week."""
+
+    hours: Annotated[str, AfterValidator(_clock_hours)]
+    """Begin and end as HH:MM-HH:MM, such as 08:00-20:00; 22:00-06:00 ends on the next day."""
+    days: Annotated[tuple[Day, ...], Field(min_length=1)] = DAYS
+    """Days on which the hours begin; default: every day."""
+
+
+class Floor(_Hours):
+    """Sets a lowest number of slots for some hours."""
+
+    min: Annotated[int, Field(ge=1, le=10_000)]
+    """Lowest number of slots in these hours, if it is above replicas.min."""
+
+
 class _ScalingBase(Strict):
     up_after: Annotated[Duration, Field(ge=0.0, le=86400.0)] = 0.0
     """Time that the policy must want more slots before Fleet adds them."""
@@ -733,6 +771,10 @@ class _ScalingBase(Strict):
     """Time that the policy must want fewer slots, at every check, before Fleet removes them."""
     max_step: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Most slots that one plan adds or removes; default: no limit."""
+    floors: tuple[Floor, ...] = ()
+    """Lowest numbers of slots by the clock; the highest that applies counts."""
+    timezone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
+    """Time zone of floors."""
 
 
 class FixedScaling(_ScalingBase):
@@ -839,14 +881,6 @@ class Writes(Strict):
         return tuple(dict.fromkeys((*self.tables, *self.delta, *self.iceberg)))
 
 
-def _time_zone(value: str) -> str:
-    try:
-        ZoneInfo(value)
-    except (ValueError, KeyError, OSError) as error:
-        raise ValueError("is no time zone: write one such as Europe/Berlin or UTC") from error
-    return value
-
-
 class ScaleAt(Strict):
     """Scales a group at times of day, by a schedule of Dagster."""
 
@@ -927,6 +961,16 @@ class GroupSpec(Strict):
                 f"worker.python_path names {', '.join(worker.python_path)}, but runtime.ship_code "
                 "is false: build the code into runtime.image and remove python_path"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _floors_fit(self) -> "GroupSpec":
+        for floor in self.scaling.floors:
+            if floor.min > self.replicas.max:
+                raise ValueError(
+                    f"scaling.floors wants {floor.min} slots ({floor.hours}), but replicas.max is "
+                    f"{self.replicas.max}: raise it, or lower the floor"
+                )
         return self
 
     @property

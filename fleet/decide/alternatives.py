@@ -31,6 +31,7 @@ from fleet.decide.expected_costs import (
     simulated_group,
     with_step_cost,
 )
+from fleet.decide.hours import least_slots
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.errors import FleetError
 from fleet.model import Alternative, GroupSnapshot, Plan, Step, StepKind
@@ -190,7 +191,8 @@ def find_wasteful_growth(state: StateSnapshot, plan: Plan) -> str:
     """Returns why a policy's scale-up with expected costs waits; empty if it need not."""
     spec, held = state.spec, len(state.open_slots())
     flow = Flow.measured(state)
-    if not isinstance(spec.scaling, LagScaling) or held < max(1, spec.replicas.min):
+    least = max(1, least_slots(spec, state.snapshot_at))
+    if not isinstance(spec.scaling, LagScaling) or held < least:
         return ""
     if flow is None or [step.kind for step in plan.steps] != [StepKind.OPEN]:
         return ""

@@ -32,6 +32,7 @@ from fleet.decide.drain_time import (
     WorkerRate,
     ask_drain_time,
 )
+from fleet.decide.hours import least_reason, least_slots
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.slots import WorkerReport
 from fleet.text import duration, plural
@@ -167,6 +168,7 @@ def wanted_slots(
             workers=workers,
             current=current,
             memory=drain,
+            least=least_slots(spec, now),
             at=at,
             explain=explain,
         )
@@ -193,7 +195,7 @@ def _decided(
     now: float,
     unit: str,
 ) -> Decision:
-    target, limits = _bounded(spec, topics, ask.raw, current)
+    target, limits = _bounded(spec, topics, ask.raw, current, now=now, unit=unit)
     memory = memory if memory.current == current else ScalingMemory(current=current)
     if current in {0, target}:
         why = f"{ask.why}{limits}: {plural(target, unit)}"
@@ -275,6 +277,7 @@ def _asked_by_drain_time(
     workers: Sequence[WorkerRate],
     current: int,
     memory: DrainMemory,
+    least: int,
     at: float,
     explain: bool,
 ) -> _Ask:
@@ -311,7 +314,7 @@ def _asked_by_drain_time(
         capacity=policy.records_per_second,
         protocol=protocol,
         topics=tuple(counts.values()),
-        least=min(spec.replicas.min, len(loads)),
+        least=min(least, len(loads)),
         most=max(1, min(spec.replicas.max, most_owners(topics, spec))),
     )
     settled = group.state is GroupState.STABLE and len(group.members) >= current
@@ -339,12 +342,20 @@ def _in_order(members: Sequence[Member]) -> list[Member]:
     return sorted(members, key=place)
 
 
-def _bounded(spec: GroupSpec, topics: Mapping[str, int], raw: int, current: int) -> tuple[int, str]:
+def _bounded(
+    spec: GroupSpec,
+    topics: Mapping[str, int],
+    raw: int,
+    current: int,
+    *,
+    now: float,
+    unit: str,
+) -> tuple[int, str]:
     """Limits the policy's number to replicas and to what can own a partition, with the reason."""
-    low, high = spec.replicas.min, spec.replicas.max
+    low, high = least_slots(spec, now), spec.replicas.max
     target, limits = raw, ""
     if raw < low:
-        target, limits = low, f", at least {low}"
+        target, limits = low, f", {least_reason(spec, now, unit)}"
     elif raw > high:
         target, limits = high, f", at most {high}"
     cap = most_owners(topics, spec)

@@ -136,6 +136,9 @@ LARGE = flowing((60_000, 1000.0), (60_000, 1000.0))
 """120/s come: those two need 25 minutes."""
 
 
+LAG = {"policy": "lag", "records_per_worker": 100}
+
+
 def told(seen: StateSnapshot, wanted: int = 4, **declared: Any) -> str:
     """What speaks against that many slots."""
     seen = replace(seen, spec=spec(**declared))
@@ -158,6 +161,10 @@ def test_what_is_read_sooner_without_it_is_refused_with_the_figures() -> None:
         pytest.param(LARGE, 4, {}, id="sooner-with-it"),
         pytest.param(GROWING, 4, {}, id="never-without-it"),
         pytest.param(SMALL, 4, {"replicas": {"min": 4, "max": 9}}, id="the-least-declared"),
+        pytest.param(
+            *(SMALL, 4, {"scaling": {**LAG, "floors": [{"hours": "00:00-24:00", "min": 4}]}}),
+            id="the-floor-of-the-hour",
+        ),
         pytest.param(SMALL, 4, {"scaling": {"policy": "fixed", "workers": 4}}, id="fixed"),
         pytest.param(SMALL, 1, {}, id="a-leave"),
         pytest.param(replace(SMALL, reports=()), 4, {}, id="no-capacity-known"),

@@ -257,3 +257,82 @@ def test_the_memory_is_bounded() -> None:
     assert len(memory.asked) == MAX_REMEMBERED
     assert memory.asked[0][1] == 5000
     assert replace(memory, asked=()).looks == 400
+
+
+MONDAY = 1_767_571_200.0
+"""Monday 2026-01-05, 00:00 UTC."""
+HOUR, DAY = 3600.0, 86_400.0
+OFFICE = {"hours": "08:00-20:00", "days": ["mon", "tue"], "min": 6}
+NIGHT = {"hours": "22:00-06:00", "days": ["sun"], "min": 4}
+
+
+@pytest.mark.parametrize(
+    ("at", "least"),
+    [
+        pytest.param(7.99 * HOUR, 1, id="before"),
+        pytest.param(8 * HOUR, 6, id="begins"),
+        pytest.param(20 * HOUR - 1, 6, id="last-second"),
+        pytest.param(20 * HOUR, 1, id="over"),
+        pytest.param(DAY + 12 * HOUR, 6, id="tuesday"),
+        pytest.param(2 * DAY + 12 * HOUR, 1, id="wednesday"),
+        pytest.param(6 * DAY + 22 * HOUR, 4, id="sunday-night"),
+        pytest.param(5 * HOUR, 4, id="the-night-that-began-on-sunday"),
+        pytest.param(6 * HOUR, 1, id="the-night-is-over"),
+        pytest.param(DAY + 5 * HOUR, 1, id="the-night-of-monday"),
+        pytest.param(6 * DAY + 5 * HOUR, 1, id="the-night-of-saturday"),
+    ],
+)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"policy": "fixed", "workers": 1},
+        {"policy": "partitions", "per_worker": 12},
+        {"policy": "lag", "records_per_worker": 100},
+        {"policy": "drain_time", "records_per_second": 100},
+    ],
+    ids=lambda policy: policy["policy"],
+)
+def test_a_floor_counts_in_its_hours(policy: dict, at: float, least: int) -> None:
+    """For each policy, on the days on which the hours begin."""
+    decision = look(0, current=1, scaling={**policy, "floors": [NIGHT, OFFICE]}, now=MONDAY + at)
+    assert decision.wanted == least
+    if least == 6:
+        hours = "at least 6 slots from 08:00 to 20:00 UTC on mon, tue"
+        assert decision.sentence.endswith(f", {hours}: from 1 to 6 slots")
+
+
+@pytest.mark.parametrize(
+    ("floors", "wanted"),
+    [
+        pytest.param([{"hours": "00:00-24:00", "min": 3}], 3, id="whole-day"),
+        pytest.param([{"hours": "09:00-10:00", "min": 3}], 3, id="nine-in-berlin"),
+        pytest.param([{"hours": "08:00-09:00", "min": 3}], 1, id="eight-in-utc"),
+        pytest.param(
+            [{"hours": "08:00-18:00", "min": 3}, {"hours": "09:00-12:00", "min": 5}], 5, id="two"
+        ),
+        pytest.param([{"hours": "00:00-24:00", "min": 20}], 12, id="no-more-than-partitions"),
+    ],
+)
+def test_floors_are_read_in_their_time_zone(floors: list[dict], wanted: int) -> None:
+    """The highest counts; partitions still cap it."""
+    scaling = {
+        "policy": "lag",
+        "records_per_worker": 100,
+        "floors": floors,
+        "timezone": "Europe/Berlin",
+    }
+    decision = look(0, current=1, scaling=scaling, now=MONDAY + 8.5 * HOUR)
+    assert decision.wanted == wanted
+    assert ("Europe/Berlin" in decision.sentence) == (1 < wanted < 12)
+
+
+def test_after_a_floor_the_group_shrinks_slowly() -> None:
+    """down_after begins when the floor ends."""
+    scaling = {"policy": "lag", "records_per_worker": 100, "down_after": "60s"}
+    scaling["floors"] = [{"hours": "08:00-20:00", "min": 6}]
+    end, memory, sizes = MONDAY + 20 * HOUR, ScalingMemory(), []
+    for seconds in (-300, -60, 0, 30, 60):
+        decision = look(0, current=6, scaling=scaling, memory=memory, now=end + seconds)
+        memory = decision.memory
+        sizes.append(decision.wanted)
+    assert sizes == [6, 6, 6, 6, 1]

@@ -113,6 +113,24 @@ GOLDEN = [
         id="unknown-policy",
     ),
     pytest.param(
+        fleet('scaling: {floors: [{hours: "8:00-20:00", min: 2}]}'),
+        "fleet.yaml:4: fleets[0].scaling.floors[0].hours: '8:00-20:00' is not HH:MM-HH:MM: write "
+        "hours such as 08:00-20:00 or 00:00-24:00",
+        id="no-hours",
+    ),
+    pytest.param(
+        fleet('scaling: {floors: [{hours: "08:00-08:00", min: 2}]}'),
+        "fleet.yaml:4: fleets[0].scaling.floors[0].hours: begins when it ends: for the "
+        "whole day, write 00:00-24:00",
+        id="hours-without-length",
+    ),
+    pytest.param(
+        fleet('scaling: {floors: [{hours: "08:00-20:00", min: 13}]}'),
+        "fleet.yaml:4: fleets[0]: scaling.floors wants 13 slots (08:00-20:00), but replicas.max "
+        "is 12: raise it, or lower the floor",
+        id="floor-above-max",
+    ),
+    pytest.param(
         fleet("rollout: {drain_timeout: 30x}"),
         "fleet.yaml:4: fleets[0].rollout.drain_timeout: '30x' is not a duration: write a number "
         "and ms, s, m, h or d, such as 30s",
