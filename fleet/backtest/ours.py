@@ -16,6 +16,8 @@ from fleet.model import GroupSnapshot, GroupState, LagCase, Member, PartitionSta
 from fleet.slots import WorkerReport
 
 _TOPIC: Final = "load"
+_MOST_CHANGES: Final = 60
+"""Changes that a rule remembers: the most that `changes_per_hour` can be."""
 
 
 def replayed_spec(
@@ -51,6 +53,7 @@ class PolicyRule:
         self.spec = spec
         self.memory = ScalingMemory()
         self.last: Decision | None = None
+        self._changed_at: list[float] = []
         self._committed: list[float] = []
         self._owners: Owners | None = None
         self._members: tuple[Member, ...] = ()
@@ -73,9 +76,12 @@ class PolicyRule:
             current=seen.members,
             memory=self.memory,
             now=seen.at,
+            changed_at=self._changed_at,
             reports=(_report(self._records, self._busy),),
         )
         self.memory, self.last = decision.memory, decision
+        if seen.settled and decision.wanted != seen.members:
+            self._changed_at = [*self._changed_at[-_MOST_CHANGES:], seen.at]
         return decision.wanted if seen.settled else seen.members + seen.starting
 
     def _group(self, seen: Observation) -> GroupSnapshot:

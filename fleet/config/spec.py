@@ -748,7 +748,7 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 DAYS: Final[tuple[Day, ...]] = get_args(Day)
 
 
-class _Hours(Strict):
+class Hours(Strict):
     """Describes hours of the day on days of the week."""
 
     hours: Annotated[str, AfterValidator(_clock_hours)]
@@ -757,7 +757,7 @@ class _Hours(Strict):
     """Days on which the hours begin; default: every day."""
 
 
-class Floor(_Hours):
+class Floor(Hours):
     """Sets a lowest number of slots for some hours."""
 
     min: Annotated[int, Field(ge=1, le=10_000)]
@@ -773,8 +773,13 @@ class _ScalingBase(Strict):
     """Most slots that one plan adds or removes; default: no limit."""
     floors: tuple[Floor, ...] = ()
     """Lowest numbers of slots by the clock; the highest that applies counts."""
+    freeze: tuple[Hours, ...] = ()
+    """Hours in which the policy changes nothing."""
     timezone: Annotated[str, AfterValidator(_time_zone)] = "UTC"
-    """Time zone of floors."""
+    """Time zone of floors and freeze."""
+    changes_per_hour: Annotated[int, Field(ge=1, le=60)] | None = None
+    """Changes of the group in the last hour, by any actor, after which the policy waits; default:
+    no limit."""
 
 
 class FixedScaling(_ScalingBase):

@@ -13,6 +13,7 @@ from typing import Any, Final
 from dagster import MetadataValue, TableColumn, TableRecord, TableSchema
 
 from fleet.decide.receipts import describe_expected_cost
+from fleet.decide.scaling import restraint_note
 from fleet.model import Alternative, ExpectedCost, Plan, Receipt, ReceiptResult
 from fleet.slots import Change
 from fleet.slots.codec import as_json
@@ -163,6 +164,8 @@ def plan_sentence(plan: Plan) -> str:
     if plan.refusals:
         return join_sentences("refused: " + " ".join(plan.refusals))
     if plan.empty:
+        if held := restraint_note(plan.notes):
+            return join_sentences(held)
         return f"Nothing to do: {plan.group} has the wanted {plan.wanted} slots."
     expected = f"Expected rebalances: {total_rebalances(s.expected_cost for s in plan.steps)}"
     return join_sentences(*(step.sentence for step in plan.steps), expected)

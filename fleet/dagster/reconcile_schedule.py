@@ -52,6 +52,7 @@ from fleet.dagster.group_assets import observe_op, topic_metadata, topic_version
 from fleet.dagster.live import live_cluster
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
 from fleet.decide.refusals import aim_of, pause_refusal, wait_after
+from fleet.decide.scaling import restraint_note
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot
 from fleet.model import Plan, Step, StepKind
@@ -212,7 +213,7 @@ class Tick:
             return TickOutcome(group=group, sentence="refused: " + " ".join(plan.refusals))
         if plan.empty:
             self._cycle.keep_current(plan)
-            return TickOutcome(group=group, sentence=_UP_TO_DATE)
+            return TickOutcome(group=group, sentence=restraint_note(plan.notes) or _UP_TO_DATE)
         said = "; ".join(step.sentence for step in plan.steps)
         return self._request_unless_failed(fleet, request_for(plan, fleet), said)
 

@@ -1,32 +1,34 @@
-"""Tells which hours of fleet.yaml apply now. Pure.
+"""Tells which floors and restraints of a policy apply now. Pure.
 
 Problem: load and rules of operation follow the clock of a place, and hours may pass midnight.
-Choice: hours are read in the policy's time zone, and belong to the day on which they begin. Cost:
+Choice: hours are read in the policy's time zone, and belong to the day on which they begin. A
+restraint holds the policy alone; a person may still scale, and rolls go on. Cost:
 when summer time begins or ends, hours that contain the change are an hour shorter or longer.
 """
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from fleet.config.spec import DAYS, Floor, GroupSpec
-from fleet.text import plural
+from fleet.config.spec import DAYS, Floor, GroupSpec, Hours
+from fleet.text import duration, plural
 
 
-def is_within(hours: str, days: tuple[str, ...], timezone: str, now: float) -> bool:
+def is_within(hours: Hours, timezone: str, now: float) -> bool:
     """Tells whether `now`, in wall-clock seconds, lies in the hours; their end does not."""
     local = datetime.fromtimestamp(now, tz=ZoneInfo(timezone))
-    begin, _, end = hours.partition("-")
+    begin, _, end = hours.hours.partition("-")
     time, today = local.strftime("%H:%M"), DAYS[local.weekday()]
     if begin < end:
-        return today in days and begin <= time < end
+        return today in hours.days and begin <= time < end
     yesterday = DAYS[(local - timedelta(days=1)).weekday()]
-    return (today in days and time >= begin) or (yesterday in days and time < end)
+    return (today in hours.days and time >= begin) or (yesterday in hours.days and time < end)
 
 
-def describe_hours(hours: str, days: tuple[str, ...], timezone: str) -> str:
+def describe_hours(hours: Hours, timezone: str) -> str:
     """Returns hours for a sentence: `from 08:00 to 20:00 UTC on mon, tue`."""
-    begin, _, end = hours.partition("-")
-    on = "" if set(days) == set(DAYS) else f" on {', '.join(days)}"
+    begin, _, end = hours.hours.partition("-")
+    on = "" if set(hours.days) == set(DAYS) else f" on {', '.join(hours.days)}"
     return f"from {begin} to {end} {timezone}{on}"
 
 
@@ -36,7 +38,7 @@ def current_floor(spec: GroupSpec, now: float) -> Floor | None:
     found = [
         floor
         for floor in spec.scaling.floors
-        if floor.min > spec.replicas.min and is_within(floor.hours, floor.days, zone, now)
+        if floor.min > spec.replicas.min and is_within(floor, zone, now)
     ]
     return max(found, key=lambda floor: floor.min, default=None)
 
@@ -52,5 +54,27 @@ def least_reason(spec: GroupSpec, now: float, unit: str = "slot") -> str:
     floor = current_floor(spec, now)
     if floor is None:
         return f"at least {spec.replicas.min}"
-    hours = describe_hours(floor.hours, floor.days, spec.scaling.timezone)
-    return f"at least {plural(floor.min, unit)} {hours}"
+    return f"at least {plural(floor.min, unit)} {describe_hours(floor, spec.scaling.timezone)}"
+
+
+_HOUR = 3600.0
+
+
+def find_restraint(spec: GroupSpec, now: float, changed_at: Iterable[float]) -> str:
+    """Returns why the policy may change nothing now; empty if it may.
+
+    changed_at: wall-clock times at which changes of the group began.
+    """
+    policy = spec.scaling
+    for hours in policy.freeze:
+        if is_within(hours, policy.timezone, now):
+            return f"frozen {describe_hours(hours, policy.timezone)} (scaling.freeze)"
+    most = policy.changes_per_hour
+    recent = sorted(at for at in changed_at if 0.0 <= now - at < _HOUR)
+    if most is None or len(recent) < most:
+        return ""
+    left = duration(recent[-most] + _HOUR - now)
+    return (
+        f"{plural(len(recent), 'change')} in the last hour and scaling.changes_per_hour is "
+        f"{most}: waits {left} more"
+    )

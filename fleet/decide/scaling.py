@@ -9,7 +9,7 @@ the memory between checks. Cost: a `fixed` number shrinks at once; so does a gro
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -32,7 +32,7 @@ from fleet.decide.drain_time import (
     WorkerRate,
     ask_drain_time,
 )
-from fleet.decide.hours import least_reason, least_slots
+from fleet.decide.hours import find_restraint, least_reason, least_slots
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
 from fleet.slots import WorkerReport
 from fleet.text import duration, plural
@@ -86,6 +86,14 @@ def most_owners_reason(topics: Mapping[str, int], group: GroupSpec) -> str:
             f"{largest}"
         )
     return f"there are {most_owners(topics, group)} partitions"
+
+
+_OTHERWISE: Final = "; otherwise: "
+
+
+def restraint_note(notes: Iterable[str]) -> str | None:
+    """Returns the note of a plan whose policy wants a change and is restrained."""
+    return next((note for note in notes if _OTHERWISE in note), None)
 
 
 MAX_REMEMBERED = 256
@@ -144,13 +152,15 @@ def wanted_slots(
     quarantined: Collection[TopicPartition] = (),
     reports: Sequence[WorkerReport] = (),
     seen_at: float | None = None,
+    changed_at: Sequence[float] = (),
     unit: str = "slot",
     explain: bool = False,
 ) -> Decision:
     """Decides once per check; `now` in wall-clock seconds, `memory` from the check before.
 
-    seen_at: time of the snapshot of `group`. unit: what `current` counts, for the sentence (an
-    adopted Deployment has pods). explain: with alternatives.
+    seen_at: time of the snapshot of `group`. changed_at: when changes of the group began. unit:
+    what `current` counts, for the sentence (an adopted Deployment has pods). explain: with
+    alternatives.
 
     A stopped partition's lag does not count, since no worker can reduce it [30].
     """
@@ -175,6 +185,9 @@ def wanted_slots(
     else:
         ask = _asked(spec, group, expected, current, quarantined)
     decision = _decided(spec, expected, ask, current, memory=memory, now=now, unit=unit)
+    if decision.wanted != current and (why := find_restraint(spec, now, changed_at)):
+        sentence = f"{why}, stays at {plural(current, unit)}{_OTHERWISE}{decision.sentence}"
+        decision = replace(decision, wanted=current, sentence=sentence)
     if ask.drain is None:
         return decision
     return replace(

@@ -57,7 +57,7 @@ from fleet.lag.end_history import EndHistory, EndStore
 from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import Logs, Snapshot
 from fleet.log.records import Unreadable
-from fleet.model import BrokerLimits, Plan, TopicPartition
+from fleet.model import BrokerLimits, Plan, StepKind, TopicPartition
 from fleet.model.rebalances import Rebalance, RebalanceCounts
 from fleet.observe.admin import Observer
 from fleet.observe.ledger import CoordinatorLedger
@@ -500,6 +500,7 @@ class Fleet(Closing):
         """Returns the policy's decision for `current` slots, without a pin."""
         return wanted_slots(
             spec=self.group(group),
+            changed_at=_changed_at(self, self.group(group)),
             group=snapshot.groups.get(group),
             topics=snapshot.topics,
             current=current,
@@ -970,6 +971,16 @@ class Fleet(Closing):
             progress("stopping the broker")
             broker = Broker(self.home)
             broker.purge() if purge else broker.stop()
+
+
+def _changed_at(fleet: Fleet, spec: GroupSpec) -> tuple[float, ...]:
+    """Returns when the group's last changes began, without those that only warm standbys."""
+    most = spec.scaling.changes_per_hour
+    return tuple(
+        change.started_at
+        for change in (fleet.readable_changes(spec.group, limit=2 * most) if most else ())
+        if any(step.kind is not StepKind.WARM for step in change.plan.steps)
+    )
 
 
 def _kept_decision(decision: Decision, *, at: float) -> list[str]:

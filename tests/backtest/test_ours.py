@@ -45,3 +45,15 @@ def test_two_weeks_are_replayed_in_seconds() -> None:
     began = time.process_time()
     replay(load, rule, Setting(first=4))
     assert time.process_time() - began < 10 / 14 * 4  # a busy machine is slower
+
+
+def test_a_budget_of_changes_is_replayed() -> None:
+    """No hour has more of them than declared."""
+    load = shape("burst", partitions=12, days=0.5, mean=2_500, capacity=1_000, seed=7)
+    lag = {"policy": "lag", "records_per_worker": 10_000, "down_after": "0s"}
+    free = replay(load, policy_rule(lag, partitions=12), Setting())
+    bound = replay(load, policy_rule({**lag, "changes_per_hour": 2}, partitions=12), Setting())
+    at = [each.at for each in bound.steps]
+    assert all(later - first >= 3600 for first, later in zip(at, at[2:], strict=False))
+    assert len(at) > 4
+    assert len(free.steps) > 2 * len(at)

@@ -1,6 +1,7 @@
 """Reasons not to act now: each one alone, as a sentence that says what lifts it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import broker_limit_refusals, mode_refusal, refusals
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.decide.storms import Storm
+from fleet.manager.cycle import _changed_at
 from fleet.model import UNKNOWN, BrokerLimits, GroupState, Plan, StepKind
 from fleet.slots import Change, ChangeState, Pause, Phase, SlotTargets
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec, state_snapshot, without_owner
@@ -476,3 +478,18 @@ def test_a_leave_of_nobody_costs_nothing() -> None:
     assert make_plan(there, wanted=2, now=NOW).steps[0].expected_cost.rebalances_min == 1
     fewer = make_plan(replace(state_snapshot(held=2), group=group_of(())), wanted=1, now=NOW)
     assert [s.expected_cost.rebalances_min for s in fewer.steps if s.kind is StepKind.LEAVE] == [0]
+
+
+def test_changes_that_only_warm_do_not_count_for_the_budget() -> None:
+    """They cost no rebalance."""
+    seen = state_snapshot(held=3)
+    opened = _change(ChangeState.DONE, seen)
+    warmed = replace(
+        opened,
+        started_at=NOW,
+        plan=replace(opened.plan, steps=(replace(opened.plan.steps[0], kind=StepKind.WARM),)),
+    )
+    fleet: Any = SimpleNamespace(readable_changes=lambda _, limit: (warmed, opened)[:limit])
+    policy = {"policy": "lag", "records_per_worker": 100}
+    assert _changed_at(fleet, spec(scaling={**policy, "changes_per_hour": 1})) == (NOW - 30,)
+    assert _changed_at(fleet, spec(scaling=policy)) == ()

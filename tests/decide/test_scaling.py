@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ def look(
     memory: ScalingMemory | None = None,
     now: float = NOW,
     topics: dict[str, int] | None = None,
+    changed_at: Sequence[float] = (),
     **changes: Any,
 ) -> Decision:
     """One look at a group with that lag, 100 records per worker by default."""
@@ -35,6 +37,7 @@ def look(
         current=current,
         memory=memory or ScalingMemory(),
         now=now,
+        changed_at=changed_at,
     )
 
 
@@ -336,3 +339,64 @@ def test_after_a_floor_the_group_shrinks_slowly() -> None:
         memory = decision.memory
         sizes.append(decision.wanted)
     assert sizes == [6, 6, 6, 6, 1]
+
+
+@pytest.mark.parametrize(
+    ("at", "size"),
+    [
+        pytest.param(4 * DAY + 23.4 * HOUR, 9, id="before"),
+        pytest.param(4 * DAY + 23.5 * HOUR, 2, id="friday-night"),
+        pytest.param(5 * DAY + 0.4 * HOUR, 2, id="after-midnight"),
+        pytest.param(5 * DAY + 0.5 * HOUR, 9, id="over"),
+        pytest.param(4 * DAY + 0.4 * HOUR, 9, id="thursday-night"),
+    ],
+)
+def test_a_freeze_holds_the_policy(at: float, size: int) -> None:
+    """It says what the policy wants otherwise."""
+    scaling = {
+        "policy": "lag",
+        "records_per_worker": 100,
+        "freeze": [{"hours": "23:30-00:30", "days": ["fri"]}],
+        "floors": [{"hours": "00:00-24:00", "min": 3}],
+    }
+    decision = look(900, current=2, scaling=scaling, now=MONDAY + at)
+    assert decision.wanted == size
+    if size == 2:
+        assert decision.sentence == (
+            "frozen from 23:30 to 00:30 UTC on fri (scaling.freeze), stays at 2 slots; otherwise: "
+            "900 records waiting, 100 per worker: from 2 to 9 slots"
+        )
+
+
+def test_what_was_wanted_in_a_freeze_is_done_after_it() -> None:
+    """The wait of down_after goes on, and nothing starts from 0 slots."""
+    scaling = {"policy": "lag", "records_per_worker": 100, "down_after": "60s"}
+    scaling["freeze"] = [{"hours": "08:00-09:00"}]
+    end, memory, sizes = MONDAY + 9 * HOUR, ScalingMemory(), []
+    for seconds in (-90, -1, 0):
+        decision = look(100, current=6, scaling=scaling, memory=memory, now=end + seconds)
+        memory = decision.memory
+        sizes.append(decision.wanted)
+    assert sizes == [6, 6, 1]
+    assert look(900, current=0, scaling=scaling, now=end - 1).wanted == 0
+
+
+@pytest.mark.parametrize(
+    ("ago", "wanted", "left"),
+    [
+        pytest.param([], 9, "", id="none"),
+        pytest.param([10], 9, "", id="one"),
+        pytest.param([10, 600], 2, "50 min", id="two"),
+        pytest.param([600, 10, 1200], 2, "50 min", id="three-in-any-order"),
+        pytest.param([10, 3600], 9, "", id="an-hour-old"),
+        pytest.param([10, -5], 9, "", id="from-the-future"),
+    ],
+)
+def test_a_budget_of_changes_holds_the_policy(ago: list[float], wanted: int, left: str) -> None:
+    """Until the first of so many is an hour old."""
+    scaling = {"policy": "lag", "records_per_worker": 100, "changes_per_hour": 2}
+    decision = look(900, current=2, scaling=scaling, changed_at=[NOW - each for each in ago])
+    assert decision.wanted == wanted
+    assert (f"changes_per_hour is 2: waits {left} more, stays at 2" in decision.sentence) == (
+        wanted == 2
+    )

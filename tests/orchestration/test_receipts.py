@@ -147,6 +147,10 @@ def test_metadata_of_a_plan():
     assert shown["plan json"].value["id"] == "plan-1"
     assert plan_sentence(plan(step())) == "Do open. Expected rebalances: 1-2."
     assert plan_sentence(plan()).startswith("Nothing to do")
+    frozen = (
+        "frozen from 08:00 to 09:00 UTC (scaling.freeze), stays at 2 slots; otherwise: 9 wanted"
+    )
+    assert plan_sentence(replace(plan(), notes=(frozen,))) == f"F{frozen[1:]}."
 
 
 def test_what_is_expected_stands_in_plan_and_receipt():
