@@ -1042,6 +1042,8 @@ class FleetSpec(Strict):
     """Kafka cluster of all fleets in the file."""
     mode: Literal["observe", "plan", "act"] | None = None
     """Mode of all groups; default: plan, but act for the embedded cluster."""
+    max_groups_in_change: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Most groups that change at the same time, by any actor; default: no limit."""
     storm: StormSpec = StormSpec()
     """Rebalance budget of groups that no fleet declares."""
     history: History = History()

@@ -176,6 +176,19 @@ def pause_refusal(pauses: Iterable[Pause], group: str) -> str:
     )
 
 
+def budget_refusal(changing: Sequence[str], most: int | None) -> str:
+    """Returns the message for a cluster with `most` groups in change; empty if it has fewer."""
+    if most is None or len(changing) < most:
+        return ""
+    names = f"{', '.join(changing[:3])}{' and others' if len(changing) > 3 else ''}"
+    be = "is" if len(changing) == 1 else "are"
+    return (
+        f"{plural(len(changing), 'group')} {be} in change ({names}) and max_groups_in_change is "
+        f"{most}; retry when one has ended. If its actor stopped, run `fleet apply {changing[0]} "
+        "--continue`"
+    )
+
+
 def _changing(state: StateSnapshot, now: float) -> str:
     change = state.change
     if change is None or change.state is not ChangeState.RUNNING:

@@ -32,6 +32,7 @@ from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import (
     adds_members,
     broker_limit_refusals,
+    budget_refusal,
     mode_refusal,
     pause_refusal,
     refusals,
@@ -564,7 +565,7 @@ class Fleet(Closing):
             refused = broker_limit_refusals(state, plan, self._broker_limits)
             plan = Vetoes(refusals=refused).add_to(plan)
         against = find_obstacles(spec, plan, environ=self._environ, here=Path.cwd())
-        return self.runtime.vetoes(plan).add_to(against.add_to(plan))
+        return self._vetoed(against.add_to(plan))
 
     def _adopted_plan(
         self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
@@ -599,7 +600,7 @@ class Fleet(Closing):
 
             against = refusals(self.state(spec.group, seen), now, steps=plan.steps)
             plan = replace(with_adopted_costs(plan, group, adopted), refusals=against)
-        return self.runtime.vetoes(plan).add_to(plan)
+        return self._vetoed(plan)
 
     def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
         """Plans a drain of these slots."""
@@ -608,7 +609,12 @@ class Fleet(Closing):
         seen = self.snapshot([group])
         state = self.state(group, seen)
         plan = make_drain_plan(state, slots=tuple(slots), now=self.clock.now())
-        return self.runtime.vetoes(plan).add_to(_with_costs(state, plan))
+        return self._vetoed(_with_costs(state, plan))
+
+    def _vetoed(self, plan: Plan) -> Plan:
+        """Adds what the runtime and the cluster's budget of changes have against a plan."""
+        full = Vetoes(refusals=_full_budget(self, plan))
+        return self.runtime.vetoes(plan).add_to(full.add_to(plan))
 
     def _revisions(self) -> Revisions:
         return Revisions(
@@ -971,6 +977,25 @@ class Fleet(Closing):
             progress("stopping the broker")
             broker = Broker(self.home)
             broker.purge() if purge else broker.stop()
+
+
+def _full_budget(fleet: Fleet, plan: Plan) -> tuple[str, ...]:
+    """Returns why no further group may begin a change; empty if one may.
+
+    It is asked just before a change begins. Two managers that ask within the same moment may both
+    begin one.
+    """
+    most = fleet.spec.max_groups_in_change
+    if most is None or all(step.kind is StepKind.WARM for step in plan.steps):
+        return ()
+    running = [
+        change.group
+        for each in fleet.spec.fleets
+        if each.group != plan.group
+        for change in fleet.readable_changes(each.group, limit=1)
+        if change.state is ChangeState.RUNNING
+    ]
+    return tuple(filter(None, [budget_refusal(running, most)]))
 
 
 def _changed_at(fleet: Fleet, spec: GroupSpec) -> tuple[float, ...]:

@@ -317,3 +317,14 @@ def test_a_thousand_groups_are_decided_in_a_second() -> None:
         asked.append(group.after(even(900 + 200 * n, 48), reads=even(2_000, 48)))
     assert time.process_time() - began < 40 / 1_000 * 5  # a busy machine is slower
     assert len({each.wanted for each in asked}) > 3
+
+
+def test_slots_of_a_floor_are_not_idle() -> None:
+    """What they cost counts against a rebalance only after the floor's hours."""
+    midnight = NOW - NOW % 86_400
+    hours = {"hours": "00:00-12:00", "min": 4}
+    group = Group(4, scaling={**POLICY, "down_after": "0s", "floors": [hours]})
+    group.now = midnight + 12 * 3_600 - 40 * EVERY
+    idle = [group.after(even(900)).inputs.get("idle seconds of surplus slots") for _ in range(42)]
+    assert idle[1:39] == [0.0] * 38
+    assert idle[-1]

@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 
+from fleet.clock import ManualClock
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import broker_limit_refusals, mode_refusal, refusals
 from fleet.decide.state_snapshot import StateSnapshot
 from fleet.decide.storms import Storm
-from fleet.manager.cycle import _changed_at
+from fleet.manager.cycle import _changed_at, _full_budget
 from fleet.model import UNKNOWN, BrokerLimits, GroupState, Plan, StepKind
 from fleet.slots import Change, ChangeState, Pause, Phase, SlotTargets
+from fleet.slots.store import Store
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec, state_snapshot, without_owner
+from tests.support.declared import fleet_spec
+from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import change_of
 
 
@@ -493,3 +497,39 @@ def test_changes_that_only_warm_do_not_count_for_the_budget() -> None:
     policy = {"policy": "lag", "records_per_worker": 100}
     assert _changed_at(fleet, spec(scaling={**policy, "changes_per_hour": 1})) == (NOW - 30,)
     assert _changed_at(fleet, spec(scaling=policy)) == ()
+
+
+@pytest.mark.parametrize(
+    ("most", "running", "refused"),
+    [
+        pytest.param(None, ["a", "b", "c"], "", id="no-budget"),
+        pytest.param(3, ["a", "b"], "", id="one-left"),
+        pytest.param(2, ["a", "b"], "2 groups are in change (a, b) and max", id="full"),
+        pytest.param(1, ["c"], "1 group is in change (c) and max", id="one"),
+        pytest.param(1, ["a", "b", "c", "d"], "(a, b, c and others)", id="more-than-allowed"),
+        pytest.param(1, [GROUP], "", id="its-own-change-is-another-reason"),
+        pytest.param(1, ["undeclared"], "", id="of-no-declared-group"),
+    ],
+)
+def test_a_cluster_has_a_budget_of_groups_in_change(
+    most: int | None, running: list[str], refused: str
+) -> None:
+    """By the changes in the store: those that have ended do not count."""
+    clock = ManualClock(NOW)
+    store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
+    groups = [GROUP, "a", "b", "c", "d"]
+    declared = fleet_spec(*({"group": name, "topics": ["t"]} for name in groups))
+    declared = declared.model_copy(update={"max_groups_in_change": most})
+    plan = make_plan(state_snapshot(held=3), wanted=5, now=NOW)
+    for name in {*groups, *running}:
+        begun = store.begin_change(
+            replace(plan, group=name), actor="ann", started_at=NOW, lease=10.0
+        )
+        assert begun is not None
+        if name not in running:
+            store.advance(replace(begun, state=ChangeState.DONE))
+    fleet: Any = SimpleNamespace(spec=declared, readable_changes=store.changes)
+    told = " ".join(_full_budget(fleet, plan))
+    assert refused in told
+    assert bool(told) == bool(refused)
+    assert _full_budget(fleet, replace(plan, steps=())) == ()

@@ -58,7 +58,7 @@ TARGETS = {
     "how-to/spark-operator.md": 300,
     "how-to/simulate.md": 600,
     "how-to/drain-time.md": 400,
-    "how-to/scaling-limits.md": 300,
+    "how-to/scaling-limits.md": 350,
     "how-to/structured-streaming.md": 300,
     "how-to/upgrade.md": 400,
     "how-to/uninstall.md": 200,

@@ -78,7 +78,8 @@ GOLDEN = [
     pytest.param(
         "clustre: {}\n" + FLEET,
         "fleet.yaml:1: clustre: unknown key; nearest: cluster "
-        "(allowed: cluster, mode, storm, history, exporter, ui, alerts, dagster, defaults, fleets)",
+        "(allowed: cluster, mode, max_groups_in_change, storm, history, exporter, ui, alerts, "
+        "dagster, defaults, fleets)",
         id="unknown-top-key",
     ),
     pytest.param(
@@ -219,8 +220,8 @@ GOLDEN = [
     ),
     pytest.param(
         "- fleets\n",
-        "fleet.yaml:1: is not a mapping of cluster, mode, storm, history, exporter, ui, alerts, "
-        "dagster, defaults, fleets",
+        "fleet.yaml:1: is not a mapping of cluster, mode, max_groups_in_change, storm, history, "
+        "exporter, ui, alerts, dagster, defaults, fleets",
         id="no-mapping",
     ),
     pytest.param(
