@@ -10,7 +10,7 @@ import contextlib
 import gzip
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -555,6 +555,10 @@ class StormFamilies(Closing):
         """Closes the connection."""
         self._coordinators.close()
 
+    def current_storms(self, seen: Snapshot) -> Container[str]:
+        """Returns the groups in a storm at the last call of `families`; none if unknown."""
+        return self._watch.storms if seen.from_log else ()
+
     def families(self, seen: Snapshot) -> Iterable[Family]:
         """Returns the families of storms and receipts."""
         spec, now = self._fleet.spec, seen.at
@@ -648,7 +652,8 @@ def receipt_families(
 # Problem: KEDA and an HPA scale a Deployment by lag alone, since nobody tells them capacity and the
 # cost of a rebalance. Choice: the exporter asks the group's policy of fleet.yaml at each refresh,
 # and serves its number. It needs no right to change anything. A group that Kafka does not report
-# has no number, so that a scaler keeps what it has. Cost: the memory of a policy lasts as long as
+# has no number, so that a scaler keeps what it has. In a storm the number stays, since each change
+# costs one more rebalance, and members and lag jump. Cost: the memory of a policy lasts as long as
 # the exporter, and after a restart the first number is the present one; one more request per
 # refresh.
 
@@ -659,9 +664,12 @@ class WantedMembers:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._memories: dict[str, ScalingMemory] = {}
+        self._last: Mapping[str, int] = {}
 
-    def refresh(self) -> Mapping[str, int]:
+    def refresh(self, storms: Container[str] = ()) -> Mapping[str, int]:
         """Returns the wanted members of each group whose fleet declares `scaling`.
+
+        A group in `storms` keeps its last number; it has none if there was none before the storm.
 
         It asks the coordinators for these groups, since the offsets topic alone names no owner
         until the next rebalance.
@@ -685,7 +693,11 @@ class WantedMembers:
                 unit="member",
             )
             self._memories[spec.group] = decision.memory
-            found[spec.group] = decision.wanted
+            if spec.group not in storms:
+                found[spec.group] = decision.wanted
+            elif spec.group in self._last:
+                found[spec.group] = self._last[spec.group]
+        self._last = found
         return found
 
 
@@ -903,8 +915,9 @@ class Exporter(Closing):
         seen = self._watcher.refresh()
         seen = self._watcher.read_on(seen, find_still_rows(seen))
         slots, unread = self._read_slots()
+        storms = self._storms.families(seen)
         try:
-            wanted = self._wanted.refresh()
+            wanted = self._wanted.refresh(self._storms.current_storms(seen))
         except FleetError as error:  # the store is unreadable: no number, so nothing shrinks
             wanted, unread = {}, (*unread, f"cannot size groups: {error}")
         result = RefreshResult(
@@ -919,7 +932,7 @@ class Exporter(Closing):
             partitions=self._fleet.spec.exporter.partitions,
             unread=unread,
         )
-        self._body.show(render(result, self._storms.families(seen)))
+        self._body.show(render(result, storms))
         # The age counts from the start of the refresh, when the figures were read.
         self._complete_at = self._refresh_began
         self._complete += 1

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,8 +41,10 @@ def group(end: int, done: int, members: int = 2) -> GroupSnapshot:
     )
 
 
-def wanted(*seen: tuple[float, GroupSnapshot | None]) -> list[dict[str, int]]:
-    """What each refresh of one exporter says."""
+def wanted(
+    *seen: tuple[float, GroupSnapshot | None], storms: Sequence[int] = ()
+) -> list[dict[str, int]]:
+    """What each refresh of one exporter says; the group is in a storm at these."""
     looks = iter(seen)
 
     def snapshot(names: list[str]) -> Any:
@@ -54,7 +57,10 @@ def wanted(*seen: tuple[float, GroupSnapshot | None]) -> list[dict[str, int]]:
         spec=fleet_spec(EXTERNAL, {"group": "other", "topics": ["o"]}), snapshot=snapshot
     )
     asked = WantedMembers(fleet)
-    return [dict(asked.refresh()) for _ in seen]
+    return [
+        dict(asked.refresh({"orders"} if place in storms else {"other"}))
+        for place in range(len(seen))
+    ]
 
 
 def test_an_external_group_gets_the_number_of_its_policy() -> None:
@@ -66,6 +72,23 @@ def test_an_external_group_gets_the_number_of_its_policy() -> None:
 def test_a_group_that_nobody_reports_has_no_number() -> None:
     """A scaler then keeps what it has."""
     assert wanted((100.0, group(0, 0)), (130.0, None)) == [{"orders": 2}, {}]
+
+
+@pytest.mark.parametrize(
+    ("storms", "numbers"),
+    [
+        pytest.param([], [2, 4, 4], id="none"),
+        pytest.param([1], [2, 2, 4], id="one-refresh"),
+        pytest.param([1, 2], [2, 2, 2], id="it-lasts"),
+        pytest.param([2], [2, 4, 4], id="the-last-number-counts"),
+        pytest.param([0, 1], [None, None, 4], id="since-the-start"),
+    ],
+)
+def test_a_storm_holds_the_number(storms: list[int], numbers: list[int | None]) -> None:
+    """It costs no further rebalance; rates are measured all the time."""
+    seen = ((100.0, group(0, 0)), (130.0, group(27_000, 15_000)), (160.0, group(54_000, 30_000)))
+    told = wanted(*seen, storms=storms)
+    assert [each.get("orders") for each in told] == numbers
 
 
 @pytest.mark.prometheus
