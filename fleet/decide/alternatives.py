@@ -184,7 +184,9 @@ def _story(found: RecordedGroup, members: int, rng: random.Random) -> Scenario:
 
 
 # A policy's scale-up must end the backlog sooner by the group's measured rates. A scale-up by a
-# person, by a fixed number or to the declared minimum need not.
+# person, by a fixed number or to the declared minimum need not. `drain_time` need not either: it
+# grows for its busiest member, if that is late even after a new worker's start. The rates here are
+# those of the whole group, in which that member would not show.
 
 
 def find_wasteful_growth(state: StateSnapshot, plan: Plan) -> str:

@@ -166,6 +166,9 @@ def test_what_is_read_sooner_without_it_is_refused_with_the_figures() -> None:
             id="the-floor-of-the-hour",
         ),
         pytest.param(SMALL, 4, {"scaling": {"policy": "fixed", "workers": 4}}, id="fixed"),
+        pytest.param(
+            SMALL, 4, {"scaling": {"policy": "drain_time"}}, id="for-the-busiest-member-alone"
+        ),
         pytest.param(SMALL, 1, {}, id="a-leave"),
         pytest.param(replace(SMALL, reports=()), 4, {}, id="no-capacity-known"),
     ],
