@@ -86,9 +86,10 @@ def create(api: Api, wanted: Object, *, trial: bool = True) -> object:
 
 
 def delete_all(api: Api, server: str) -> object:
-    """Deletes all executors of a server in one request."""
+    """Deletes all executors of a server in one request: its own pod has the same instance."""
     path = api._path("Pod", "").rstrip("/")
-    query = [("labelSelector", f"app.kubernetes.io/instance={server}")]
+    labels = f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={server}"
+    query = [("labelSelector", labels)]
     return api._call(Request("DELETE", path, query=query))
 
 
@@ -272,5 +273,7 @@ def test_only_a_spark_server_gets_the_account(shop: Shop) -> None:
 def test_an_operator_makes_no_account_for_spark(shop: Shop) -> None:
     """It says what is missing, and who can create it."""
     spec = spec_of(shop.namespace, service_account=None)
-    with pytest.raises(Refused, match=r"(?s)need ServiceAccount fleet-spark, .* apply the output"):
+    with pytest.raises(
+        Refused, match=r"(?s)need ServiceAccount fleet-spark, .* install the Helm chart"
+    ):
         ensure_spark(spec, shop.operator)
