@@ -7,7 +7,7 @@ when summer time begins or ends, hours that contain the change are an hour short
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from fleet.config.spec import DAYS, Floor, GroupSpec, Hours
@@ -16,7 +16,8 @@ from fleet.text import duration, plural
 
 def is_within(hours: Hours, timezone: str, now: float) -> bool:
     """Tells whether `now`, in wall-clock seconds, lies in the hours; their end does not."""
-    local = datetime.fromtimestamp(now, tz=ZoneInfo(timezone))
+    zone = UTC if timezone == "UTC" else ZoneInfo(timezone)
+    local = datetime.fromtimestamp(now, tz=zone)
     begin, _, end = hours.hours.partition("-")
     time, today = local.strftime("%H:%M"), DAYS[local.weekday()]
     if begin < end:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import sys
+import zoneinfo
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.config.spec import FixedScaling, Hours
+from fleet.decide.hours import is_within
 from fleet.decide.scaling import MAX_REMEMBERED, Decision, ScalingMemory, most_owners, wanted_slots
 from fleet.model import TopicPartition
 from fleet.slots.codec import as_json, from_json, from_json_or_none
@@ -400,3 +404,16 @@ def test_a_budget_of_changes_holds_the_policy(ago: list[float], wanted: int, lef
     assert (f"changes_per_hour is 2: waits {left} more, stays at 2" in decision.sentence) == (
         wanted == 2
     )
+
+
+def test_a_worker_needs_no_time_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its image has none: it reads a policy in UTC or elsewhere, and UTC is known without them."""
+    monkeypatch.setitem(sys.modules, "tzdata", None)
+    zoneinfo.reset_tzpath(to=())
+    zoneinfo.ZoneInfo.clear_cache()
+    try:
+        for timezone in ("UTC", "Europe/Berlin"):
+            FixedScaling(policy="fixed", workers=2, timezone=timezone)
+        assert is_within(Hours(hours="00:00-24:00"), "UTC", NOW)
+    finally:
+        zoneinfo.reset_tzpath()
