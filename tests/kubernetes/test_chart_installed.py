@@ -174,8 +174,9 @@ def test_from_nothing_to_a_fleet_and_back(installed: Installed) -> None:
     installed.delete()
     assert installed.members() == 0
     slug = ObjectNames("main", installed.group).slug
-    left = installed.kubectl("get", "deploy,pods,leases,pdb,role,sa", "-l", f"fleet/name={slug}")
-    assert not left.strip()
+    kinds = ("get", "deploy,pods,leases,pdb,role,sa", "-l", f"fleet/name={slug}")
+    # A kubelet removes a pod a moment after its containers have ended.
+    waiting.until(lambda: not installed.kubectl(*kinds).strip(), "nothing of it to be left")
     installed.helm("uninstall", "--wait")
     left = installed.kube.kubectl("-n", installed.system, "get", "deploy,sa,role", "-o", "name")
     assert left.split() == ["serviceaccount/default"]
