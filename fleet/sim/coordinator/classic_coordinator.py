@@ -537,13 +537,9 @@ class ClassicRequests(ClassicRounds):
         return self._assign(group, request) if group.leader == request.member_id else None
 
     def _sync_error(self, group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
-        if group.state is ClassicState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = member_error(group, request.member_id, request.group_instance_id)
+        error = _generation_error(group, request)
         if error is not ErrorCode.NONE:
             return error
-        if request.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         named = (
             (request.protocol_type, group.protocol_type),
             (request.protocol_name, group.protocol),
@@ -589,13 +585,9 @@ class ClassicRequests(ClassicRounds):
         return None
 
     def _heartbeat_error(self, group: ClassicGroup, request: HeartbeatRequest) -> ErrorCode:
-        if group.state is ClassicState.DEAD:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error = member_error(group, request.member_id, request.group_instance_id)
+        error = _generation_error(group, request)
         if error is not ErrorCode.NONE:
             return error
-        if request.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         preparing = group.state is ClassicState.PREPARING_REBALANCE
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
@@ -965,3 +957,17 @@ class ClassicCoordinator:
             )
             group.add(member, found.protocol_type, None)
         return group
+
+
+def _generation_error(
+    group: ClassicGroup, request: SyncGroupRequest | HeartbeatRequest
+) -> ErrorCode:
+    """Tells what is wrong with a request that names a member and its generation."""
+    if group.state is ClassicState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = member_error(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if request.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE
