@@ -15,8 +15,6 @@ from fleet.slots import WorkerProcess, WorkerReport
 from fleet.slots.store import Store
 from fleet.text import plural
 
-Wait = Callable[..., None]
-"""wait(predicate, seconds, description, poll=seconds between two checks): FleetError at the end."""
 _LEAST_SILENCE: Final = 3.0
 """Seconds without a report that are normal on a busy machine, for any lease."""
 _GAP: Final = 1 / 3
@@ -175,20 +173,10 @@ class StandbyPool:
             return have
         return count
 
-    def await_warm(self, revision: str, count: int, *, timeout: float, wait: Wait) -> None:
-        """Waits for `count` warm standbys; FleetError names a worker that cannot start.
-
-        If one takes the slot of a dead owner meanwhile, another starts, if there is room.
-        """
-
-        def ready() -> bool:
-            self.raise_if_unhealthy(revision)
-            if len(self.warm(revision)) >= count:
-                return True
-            self.ensure(revision, count, least=0)
-            return False
-
-        wait(ready, timeout, f"{plural(count, 'warm standby')} of revision {revision}")
+    def without_node(self, revision: str) -> str | None:
+        """Names a worker of the revision that has no node yet, and why."""
+        waiting = (w for w in self.wanted() if w.revision == revision and w.waits_for_node)
+        return next((f"worker {w.name}, which {w.exit_reason}" for w in waiting), None)
 
     def raise_if_unhealthy(self, revision: str) -> None:
         """Raises FleetError if workers of the revision do not get warm."""

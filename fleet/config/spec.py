@@ -838,7 +838,9 @@ class Rollout(Strict):
     canary_batches: Annotated[int, Field(ge=1, le=1000)] = 3
     """Committed batches after which the canary passes."""
     warm_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 120.0
-    """Time for new standbys to become warm."""
+    """Time for new standbys to become warm; on Kubernetes, from when their pods have nodes."""
+    node_timeout: Annotated[Duration, Field(ge=5.0, le=3600.0)] = 300.0
+    """Time for pods to get nodes, such as new ones of a cluster autoscaler."""
 
 
 class StormSpec(Strict):

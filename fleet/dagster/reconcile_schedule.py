@@ -90,17 +90,18 @@ UNFINISHED = [
 def step_seconds(step: Step, fleet: GroupSpec) -> float:
     """Returns the longest time of a step, with all its waits."""
     how = fleet.rollout
+    warm = how.node_timeout + how.warm_timeout
     if step.kind is StepKind.WARM:
-        return how.warm_timeout
+        return warm
     if step.kind is StepKind.ROLL:
         turns = -(-len(step.slots) // how.max_parallel)
-        each = how.drain_timeout + how.warm_timeout + fleet.batch_limit
+        each = how.drain_timeout + warm + fleet.batch_limit
         # A rolling batch that got no records is proven once more after the old workers have left.
         rolling_batches = fleet.worker is not None and fleet.worker.membership == "dynamic"
         proofs = (2 if rolling_batches else 1) * fleet.canary_limit
-        return how.warm_timeout + proofs + turns * each + SETTLE_SECONDS
+        return warm + proofs + turns * each + SETTLE_SECONDS
     opens = step.kind in (StepKind.OPEN, StepKind.STOP_ALL)
-    joins = how.warm_timeout + fleet.batch_limit if opens else 0.0  # and commit first batches
+    joins = warm + fleet.batch_limit if opens else 0.0  # and commit first batches
     return how.drain_timeout + joins + SETTLE_SECONDS
 
 

@@ -261,6 +261,8 @@ class WorkerProcess:
     """Last line or exit code of the last process that ended; None while the first one runs."""
     stuck: bool = False
     """It never ran and cannot (missing image or Secret); exit_reason says why."""
+    waits_for_node: bool = False
+    """No node takes its pod yet; exit_reason says why."""
     failures: int = 0
     """Unrequested ends in a row; 0 once a process has lived for a minute."""
 

@@ -45,6 +45,8 @@ class Worker:
 class Behaviour:
     """How workers of one revision are."""
 
+    node_after: float = 0.0
+    """Seconds until it has a node; it starts then."""
     warm_after: float = 1.0
     error: str | None = None
     """What its batches end with."""
@@ -118,6 +120,8 @@ class Crowd:
                 wanted=each.wanted,
                 running=each.alive,
                 restarts=each.restarts,
+                waits_for_node=not self.has_node(each),
+                exit_reason=None if self.has_node(each) else "has no node: 0/1 are available",
             )
             for each in self.people.values()
             if each.wanted or each.slot is not None
@@ -188,12 +192,17 @@ class Crowd:
         if who.slot is None:
             if how.ends:
                 who.restarts = how.ends
-            elif self.clock.monotonic() - who.born >= how.warm_after:
+            elif self.clock.monotonic() - who.born >= how.node_after + how.warm_after:
                 who.phase = "standby"
                 self.stand_by(who)
         else:
             self.hold(who, how, joining)
         self.report(who, how)
+
+    def has_node(self, who: Worker) -> bool:
+        """A pod waits for one; a process has it at once."""
+        how = self.like.setdefault(who.revision, Behaviour())
+        return self.clock.monotonic() - who.born >= how.node_after
 
     def stand_by(self, who: Worker) -> None:
         """Take what may be taken."""

@@ -107,6 +107,38 @@ def test_there_are_as_many_as_wanted(scene):
     assert set(here.crowd.people) == before
 
 
+# --- without a node -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [StepKind.OPEN, StepKind.WARM])
+def test_time_to_get_warm_begins_with_the_node(scene, kind: StepKind):
+    """An autoscaler's node takes longer than a worker may take on it."""
+    here = scene(rollout={"warm_timeout": 20, "node_timeout": 100})
+    here.like("new", node_after=90.0, warm_after=15.0)
+    began = here.clock.monotonic()
+    change = here.perform(step_of(kind, range(2) if kind is StepKind.OPEN else (), "new"))
+    assert change.state is ChangeState.DONE, change.sentence
+    assert here.clock.monotonic() - began > 100
+
+
+@pytest.mark.parametrize(
+    ("node_after", "why"),
+    [
+        (130.0, "after 100 s waiting for worker w0, which has no node: 0/1 are available"),
+        (50.0, "after 20 s waiting for 1 warm standby of revision new"),
+    ],
+)
+def test_neither_limit_is_given_twice(scene, node_after: float, why: str):
+    """No node in time; or a node, and not warm in time."""
+    here = scene(rollout={"warm_timeout": 20, "node_timeout": 100}, replicas={"standby": 0})
+    here.like("new", node_after=node_after, warm_after=25.0)
+    began = here.clock.monotonic()
+    change = here.perform(step_of(StepKind.OPEN, (0,), "new"))
+    assert (change.state, change.sentence) == (ChangeState.FAILED, f"timed out {why}")
+    assert here.clock.monotonic() - began < 105
+    assert here.crowd.generations == [], "nothing has joined"
+
+
 # --- without room ---------------------------------------------------------------------------
 
 

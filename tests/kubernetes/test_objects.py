@@ -188,7 +188,9 @@ def test_a_deployment_rolls_at_the_groups_pace() -> None:
     assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": rolling}
     assert spec["minReadySeconds"] == 13
     group = fleet(rollout=rollout).fleets[0]
-    longest = group.rollout.warm_timeout + group.rollout.drain_timeout + group.batch_limit
+    rollout = group.rollout
+    longest = rollout.node_timeout + rollout.warm_timeout + rollout.drain_timeout
+    longest += group.batch_limit
     assert spec["progressDeadlineSeconds"] > longest + spec["minReadySeconds"]
     dynamic = fleet(worker={"membership": "dynamic"}, rollout=rollout)
     left = deployment(settings(dynamic), replicas=4)["spec"]

@@ -91,6 +91,10 @@ def test_out_of_memory_and_no_node_are_named() -> None:
         {"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}
     ]
     assert exit_reason(waits) == "has no node: 0/1 nodes are available"
+    assert worker(waits).waits_for_node
+    waits["status"]["conditions"][0]["status"] = "True"
+    assert not worker(waits).waits_for_node, "from now on it has to get warm"
+    assert not worker(pod(phase="Pending", conditions=[])).waits_for_node, "not tried yet"
 
 
 WAITS = {"waiting": {"reason": "PodInitializing"}}

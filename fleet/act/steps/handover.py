@@ -211,7 +211,7 @@ class _Roll:
         """Waits before the canary; a revision that never gets warm has changed no slot."""
         try:
             self._await_stock(stock)
-            self._await_warm(1)
+            self._work.await_warm(self._new, 1)
         except (LostLease, Unreachable):
             raise
         except FleetError as error:
@@ -219,15 +219,11 @@ class _Roll:
                 raise
             raise RolledBack(give_up(self._work, self._step, error)) from error
 
-    def _await_warm(self, count: int) -> None:
-        limit = self._work.spec.rollout.warm_timeout
-        self._work.pool.await_warm(self._new, count, timeout=limit, wait=self._work.wait)
-
     # --- one handover -----------------------------------------------------------------------
 
     def _hand_over(self, numbers: Sequence[int], *, canary: bool) -> None:
         work, memory = self._work, self._memory()
-        self._await_warm(len(numbers))
+        work.await_warm(self._new, len(numbers))
         before = {n: s for n, s in work.slots().items() if n in numbers}
         if canary and memory.canary is None:
             was = before[numbers[0]].revision or ""
@@ -267,7 +263,7 @@ class _Roll:
                 return
             self._put_back(numbers)
             work.pool.ensure(self._new, len(numbers), least=0)
-            self._await_warm(len(numbers))
+            work.await_warm(self._new, len(numbers))
         raise FleetError(f"no standby of revision {self._new} took {slots_of(numbers)}")
 
     def _taken_or_not(

@@ -97,7 +97,7 @@ def _warm(work: StepWork, revision: str, missing: frozenset[int]) -> None:
         revision, len(together) + work.spec.replicas.standby, least=len(missing)
     )
     work.progress(f"  warming {plural(count, 'standby')} of revision {revision}")
-    work.pool.await_warm(revision, count, timeout=work.spec.rollout.warm_timeout, wait=work.wait)
+    work.await_warm(revision, count)
 
 
 def _all_joined(work: StepWork, numbers: Collection[int], opens: float) -> bool:
@@ -205,7 +205,8 @@ def warm_standbys(work: StepWork, step: Step) -> tuple[str, ...]:
         return owned and len(work.pool.warm(step.revision)) >= standby
 
     limit = work.spec.rollout.warm_timeout + work.spec.runtime.lease
-    work.wait(is_complete, limit, f"owners of all slots and {plural(standby, 'warm standby')}")
+    what = f"owners of all slots and {plural(standby, 'warm standby')}"
+    work.await_starts(step.revision, is_complete, limit, what)
     return ()
 
 
@@ -267,8 +268,7 @@ def _warm_before(work: StepWork, step: Step) -> None:
     try:
         count = work.pool.ensure(revision, wanted, least=1)
         work.progress(f"  warming {plural(count, 'standby')} of revision {revision}")
-        limit = work.spec.rollout.warm_timeout
-        work.pool.await_warm(revision, count, timeout=limit, wait=work.wait)
+        work.await_warm(revision, count)
     except (LostLease, Unreachable):
         raise
     except NoRoom as error:

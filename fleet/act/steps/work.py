@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from fleet.act.kafka import JoinWindow
 from fleet.act.lease import ChangeLease
-from fleet.act.standby_pool import StandbyPool, Wait
+from fleet.act.standby_pool import StandbyPool
 from fleet.clock import Clock
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError
@@ -15,7 +15,7 @@ from fleet.observe.ledger import CoordinatorLedger
 from fleet.slots import Handover, Slot, SlotTargets, WorkerReport
 from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
-from fleet.text import duration, slots_of
+from fleet.text import duration, plural, slots_of
 
 # Memories of a step survive its actor. Each dataclass has keys of the change's one JSON object.
 # None is unknown and not written; keys of other memories stay until the step ends.
@@ -50,6 +50,8 @@ class StopMemory:
 Leave = Callable[..., str | None]
 """leave(group, [(instance id or None, member id), …], reason=…) in one request: None if all have
 left, else the reason (`fleet.act.kafka.GroupAdmin.leave_all`)."""
+Wait = Callable[..., None]
+"""wait(predicate, seconds, description, poll=seconds between two checks): FleetError at the end."""
 
 
 _PARTITIONS: Final = re.compile(r"[\w.-]+-\d+(?:, [\w.-]+-\d+)*")
@@ -87,6 +89,42 @@ class StepWork:
     def pass_limit(self) -> float:
         """Returns the longest time for a slot to get its next owner, in seconds."""
         return self.spec.rollout.drain_timeout + self.spec.runtime.lease + self.join_limit
+
+    def await_warm(self, revision: str, count: int) -> None:
+        """Waits for `count` warm standbys; FleetError names a worker that cannot start.
+
+        If one takes the slot of a dead owner meanwhile, another starts, if there is room.
+        """
+
+        def are_warm() -> bool:
+            self.pool.raise_if_unhealthy(revision)
+            if len(self.pool.warm(revision)) >= count:
+                return True
+            self.pool.ensure(revision, count, least=0)
+            return False
+
+        limit = self.spec.rollout.warm_timeout
+        what = f"{plural(count, 'warm standby')} of revision {revision}"
+        self.await_starts(revision, are_warm, limit, what)
+
+    def await_starts(
+        self, revision: str, ready: Callable[[], bool], limit: float, what: str
+    ) -> None:
+        """Waits for what starting workers do, `limit` seconds from when all of them have nodes.
+
+        FleetError names a worker without a node after `rollout.node_timeout`.
+        """
+
+        def without_node() -> str | None:
+            return self.pool.without_node(revision)
+
+        while True:
+            self.wait(lambda: ready() or without_node() is not None, limit, what)
+            if ready():
+                return
+            if (waiting := without_node()) is not None:
+                node_limit = self.spec.rollout.node_timeout
+                self.wait(lambda: ready() or without_node() is None, node_limit, waiting)
 
     def await_ready(
         self,

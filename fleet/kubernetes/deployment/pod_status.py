@@ -152,6 +152,7 @@ def worker_of(
         restarts=int(container.get("restartCount") or 0),
         exit_reason=exit_reason(pod),
         stuck=_stuck(pod, now),
+        waits_for_node=_condition(pod, "PodScheduled").get("status") == "False",
         failures=_failures(container, now),
     )
 

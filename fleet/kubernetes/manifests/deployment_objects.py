@@ -114,11 +114,12 @@ def min_ready(group: GroupSpec) -> int:
 def progress_deadline(group: GroupSpec) -> int:
     """Returns `progressDeadlineSeconds`: the longest time for one new pod to replace an old one.
 
-    A pod gets warm, an owner drains or its lease expires, and the new owner commits its first
-    batches.
+    A pod gets a node and gets warm, an owner drains or its lease expires, and the new owner commits
+    its first batches.
     """
     rollout = group.rollout
-    longest = rollout.warm_timeout + rollout.drain_timeout + group.runtime.lease + group.batch_limit
+    longest = rollout.node_timeout + rollout.warm_timeout + rollout.drain_timeout
+    longest += group.runtime.lease + group.batch_limit
     return math.ceil(longest) + min_ready(group) + _SETTLE
 
 
