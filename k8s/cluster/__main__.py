@@ -90,7 +90,7 @@ def _status_text(status: "ClusterStatus") -> str:
     lines = [
         f"export KUBECONFIG={status.kubeconfig}",
         f"export PATH={programs.folder()}:$PATH",
-        f"# {'running' if status.running else 'not running'}: Kubernetes {programs.VERSION}",
+        f"# {'running' if status.running else 'not running'}: Kubernetes {programs.version()}",
         f"# API server and node {status.node_address}, pods {status.pods}",
         f"# this machine, as pods reach it: {status.host_address}",
     ]

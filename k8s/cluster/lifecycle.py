@@ -233,7 +233,7 @@ class TrialCluster:
         with self._alone():
             state = self._load()
             if state is None or not state.alive or not state.ready:
-                say("starting Kubernetes " + programs.VERSION)
+                say("starting Kubernetes " + programs.version())
                 state = self._afresh(state)
             state = self._start(state, components.FIRST)
             api = ApiQuestions(state.layout)

@@ -1,8 +1,8 @@
 """The cluster's programs: Kubernetes and its name server from Go modules, the rest from packages.
 
-Built once into ~/.cache/fleet/kubernetes/VERSION/bin; where modules come from is Go's own
-configuration (GOPROXY). Programs are renamed into place when all are whole; a build that was cut
-off goes on from what it had compiled.
+Built once into ~/.cache/fleet/kubernetes/VERSION/bin; FLEET_KUBERNETES chooses the minor version.
+Where modules come from is Go's own configuration (GOPROXY). Programs are renamed into place when
+all are whole; a build that was cut off goes on from what it had compiled.
 """
 
 import fcntl
@@ -19,7 +19,10 @@ from fleet.errors import FleetError
 from fleet.system.home import cache_home, write_whole
 from fleet.system.retrying import retry
 
-VERSION: Final = "1.36.3"
+VERSIONS: Final = {"1.36": "1.36.3", "1.37": "1.37.2"}
+"""Minor version that the tests run on → the release that is built."""
+DEFAULT: Final = "1.36"
+"""Its modules are those of go.mod; those of another are in go-MINOR.mod."""
 _UPSTREAM: Final = "k8s.io/kubernetes/cmd"
 BUILT: Final = {
     "pause": "./pause",
@@ -32,8 +35,8 @@ BUILT: Final = {
     "dns": "./dns",
     "helm": "helm.sh/helm/v3/cmd/helm",
 }
-_MODULES: Final = {"helm": "helm"}
-"""Program → folder with a Go module of its own: others are not rebuilt for its versions."""
+_MODULES: Final = {"helm": "helm/go.mod"}
+"""Program → its own module file: others are not rebuilt for its versions."""
 PACKAGED: Final = {
     "etcd": "etcd-server",
     "containerd": "containerd",
@@ -59,9 +62,25 @@ _SOURCES: Final = Path(__file__).parent
 Say = Callable[[str], None]
 
 
+def minor() -> str:
+    """Returns the minor version that FLEET_KUBERNETES names; FleetError if none is built of it."""
+    named = os.environ.get("FLEET_KUBERNETES") or DEFAULT
+    if named not in VERSIONS:
+        raise FleetError(
+            f"FLEET_KUBERNETES={named} names no version that can be built; choose one of "
+            f"{', '.join(VERSIONS)}"
+        )
+    return named
+
+
+def version() -> str:
+    """Returns the release that is built and run."""
+    return VERSIONS[minor()]
+
+
 def folder() -> Path:
     """Where the built programs are."""
-    return cache_home() / "kubernetes" / VERSION / "bin"
+    return cache_home() / "kubernetes" / version() / "bin"
 
 
 def path(name: str) -> str:
@@ -100,13 +119,13 @@ def build(say: Say) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted = [name for name in BUILT if not _is_built(target, name)]
         if wanted:
-            say(f"building {', '.join(wanted)} for Kubernetes {VERSION}")
+            say(f"building {', '.join(wanted)} for Kubernetes {version()}")
             fresh = target / ".new"
             fresh.mkdir(exist_ok=True)
             go = _find_go()
-            for module in dict.fromkeys(_MODULES.get(name, ".") for name in wanted):
-                packages = [BUILT[n] for n in wanted if _MODULES.get(n, ".") == module]
-                build = partial(_build, go, packages, fresh, say, folder=_SOURCES / module)
+            for modules in dict.fromkeys(map(_modules, wanted)):
+                packages = [BUILT[n] for n in wanted if _modules(n) == modules]
+                build = partial(_build, go, packages, fresh, say, modules=modules)
                 retry("go build", build)
             for name in wanted:
                 (fresh / name).replace(target / name)
@@ -131,15 +150,21 @@ def _find_go() -> str:
     return go
 
 
-def _build(go: str, packages: Sequence[str], target: Path, say: Say, *, folder: Path) -> None:
+def _modules(name: str) -> Path:
+    """Returns the module file of a program; the file of checksums is beside it."""
+    usual = "go.mod" if minor() == DEFAULT else f"go-{minor()}.mod"
+    return _SOURCES / _MODULES.get(name, usual)
+
+
+def _build(go: str, packages: Sequence[str], target: Path, say: Say, *, modules: Path) -> None:
     """One command for all: while one is linked, which takes one core, others are compiled."""
-    flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{VERSION}"
+    flags = f"-s -w -X k8s.io/component-base/version.gitVersion=v{version()}"
     with subprocess.Popen(
         [
-            *(go, "build", "-v", "-trimpath", f"-gcflags=all={_QUICK_COMPILE}"),
-            *("-ldflags", flags, "-o", f"{target}/", *packages),
+            *(go, "build", f"-modfile={modules.name}", "-v", "-trimpath"),
+            *(f"-gcflags=all={_QUICK_COMPILE}", "-ldflags", flags, "-o", f"{target}/", *packages),
         ],
-        cwd=folder,
+        cwd=modules.parent,
         env={
             **os.environ,
             **_QUICK_COMPILER,
@@ -175,11 +200,11 @@ def _go_folder() -> Path:
 
 
 def _digest(name: str) -> str:
-    module = _MODULES.get(name, ".")
-    files = [f"{module}/go.mod", f"{module}/go.sum"]
+    modules = _modules(name)
+    files = [modules, modules.with_suffix(".sum")]
     if name in {"dns", "pause"}:
-        files.append(f"{name}/main.go")
-    text = "".join((_SOURCES / file).read_text(encoding="utf-8") for file in files)
+        files.append(_SOURCES / name / "main.go")
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -1,6 +1,7 @@
 //go:build tools
 
-// The programs of a cluster: named here so that `go mod tidy` keeps what they need in go.sum.
+// The programs of a cluster: named here so that `go mod tidy` keeps what they need in go.sum, and
+// `go mod tidy -modfile=go-MINOR.mod` in that of another minor version.
 package tools
 
 import (

@@ -20,10 +20,11 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from k8s.cluster import programs
 from tests.docs.pages import Block
 from tests.support.brokers import RunningBroker
 from tests.support.commits import commit
-from tests.support.kube_api import KubeApi, program
+from tests.support.kube_api import KubeApi
 from tests.support.needs import repository
 from tests.support.waiting import until
 
@@ -106,7 +107,7 @@ class World:
         """`kubectl`, `helm` and Fleet speak to this API server."""
         self.environ["KUBECONFIG"] = str(server.kubeconfig())
         for name in ("kubectl", "helm"):
-            (self._programs / name).symlink_to(program(name))
+            (self._programs / name).symlink_to(programs.path(name))
         return self
 
     def declare(self, text: str) -> None:

@@ -20,8 +20,9 @@ from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
 from fleet.report.alert_rules import rules
 from fleet.report.dashboard import dashboard_json
+from k8s.cluster import programs
 from tests.support.declared import settings_of
-from tests.support.kube_api import KubeApi, program
+from tests.support.kube_api import KubeApi
 from tests.support.needs import repository
 
 pytestmark = pytest.mark.kubernetes
@@ -58,7 +59,7 @@ def helm(
     """What Helm says; the values by its standard input."""
     given = [] if values is None else ["--values", "-"]
     return subprocess.run(
-        [program("helm"), *words, *given],
+        [programs.path("helm"), *words, *given],
         input=None if values is None else json.dumps(values),
         env={**os.environ, "KUBECONFIG": str(kubeconfig or "/dev/null")},
         capture_output=True, text=True, check=False, timeout=300,
@@ -168,7 +169,7 @@ def test_the_server_takes_every_object(monitored: KubeApi, watched: int) -> None
     assert len(pods) == 3
     said = subprocess.run(
         [
-            *(program("kubectl"), "--kubeconfig", str(monitored.kubeconfig()), "apply"),
+            *(programs.path("kubectl"), "--kubeconfig", str(monitored.kubeconfig()), "apply"),
             *("--dry-run=server", "--validate=strict", "-f", "-"),
         ],
         input=yaml.safe_dump_all([*objects, *pods]),
@@ -293,7 +294,7 @@ def test_a_second_release_leaves_the_definition_to_the_first(kube_api: KubeApi) 
 
     def kubectl(*words: str) -> None:
         subprocess.run(
-            [program("kubectl"), "--kubeconfig", str(kube_api.kubeconfig()), *words],
+            [programs.path("kubectl"), "--kubeconfig", str(kube_api.kubeconfig()), *words],
             check=True, capture_output=True, timeout=60,
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from fleet.kubernetes.deployment.examining import examine
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.operator.resource import KIND
 from fleet.model import Severity
+from k8s.cluster import programs
 from tests.kubernetes.test_chart import VALUES, rendered
 from tests.kubernetes.test_operator import entry
 from tests.support import waiting
@@ -34,7 +35,7 @@ from tests.support.declared import (
     settings_of,
 )
 from tests.support.declared_fleets import Declared
-from tests.support.kube_api import KubeApi, program
+from tests.support.kube_api import KubeApi
 
 pytestmark = pytest.mark.kubernetes
 
@@ -90,7 +91,7 @@ def installed(server: KubeApi) -> tuple[str, str]:
     system, namespace = server.namespace(), server.namespace()
     objects = rendered(system, {**VALUES, "watchNamespaces": [namespace]})
     subprocess.run(
-        [program("kubectl"), "--kubeconfig", str(server.kubeconfig()), "apply", "-f", "-"],
+        [programs.path("kubectl"), "--kubeconfig", str(server.kubeconfig()), "apply", "-f", "-"],
         input=yaml.safe_dump_all(each for each in objects if each["kind"] != "Deployment"),
         text=True, check=True, capture_output=True, timeout=60,
     )  # fmt: skip

@@ -102,6 +102,29 @@ def test_a_build_that_fails_once_is_run_again(home: Path, monkeypatch: pytest.Mo
     assert [each.split()[:2] for each in failures] == [["go", "build"]] * 3
 
 
+@pytest.mark.parametrize("minor", sorted(programs.VERSIONS))
+def test_each_minor_version_is_built_from_modules_of_its_own(
+    home: Path, monkeypatch: pytest.MonkeyPatch, minor: str
+):
+    """Into a folder of its own; Helm's modules are the same."""
+    monkeypatch.setenv("FLEET_KUBERNETES", minor)
+    programs.build(lambda _: None)
+    assert programs.folder().parent.name == programs.VERSIONS[minor]
+    cluster, helm = (line.split() for line in (home / "asked").read_text().splitlines())
+    (modules,) = (word.partition("=")[2] for word in cluster if word.startswith("-modfile="))
+    text = (Path(programs.__file__).parent / modules).read_text()
+    assert f"\tk8s.io/kubernetes v{programs.VERSIONS[minor]}\n" in text
+    assert f"gitVersion=v{programs.VERSIONS[minor]}" in " ".join(cluster)
+    assert "-modfile=go.mod" in helm
+
+
+def test_a_version_that_is_not_pinned(monkeypatch: pytest.MonkeyPatch):
+    """One sentence with those that are."""
+    monkeypatch.setenv("FLEET_KUBERNETES", "1.20")
+    with pytest.raises(FleetError, match=r"FLEET_KUBERNETES=1\.20 .*; choose one of 1\.36, 1\.37"):
+        programs.build(lambda _: None)
+
+
 def test_no_go(home: Path, monkeypatch: pytest.MonkeyPatch):
     """One sentence."""
     monkeypatch.setenv("PATH", str(home))

@@ -21,21 +21,13 @@ import yaml
 
 from fleet.clock import SystemClock
 from fleet.kubernetes.client.api import Api, Request, connect, transmit
-from fleet.system.home import cache_home
 from fleet.system.ports import PortTaken, free_ports, says_taken
 from fleet.system.retrying import retry
+from k8s.cluster import programs
 
 ADMIN = "admin"
 GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}
 """Users, by their tokens too: `worker` may nothing until a test binds a role to it."""
-
-
-def program(name: str) -> str:
-    """The newest cached build of a program, or else the one on PATH."""
-    built = sorted((cache_home() / "kubernetes").glob(f"*/bin/{name}"))
-    found = str(built[-1]) if built else shutil.which(name)
-    assert found is not None, f"{name} is a need of this test"
-    return found
 
 
 class KubeApi:
@@ -265,7 +257,7 @@ class KubeApi:
         ]
 
     def _spawn(self, name: str, arguments: list[str]) -> "subprocess.Popen[bytes]":
-        path = program(name)
+        path = programs.path(name)
         # Cannot fail half way: the log is the only thing that a failed start leaves.
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(

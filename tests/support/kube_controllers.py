@@ -10,7 +10,8 @@ from pathlib import Path
 from ssl import _create_unverified_context
 
 from fleet.system.ports import on_free_ports
-from tests.support.kube_api import KubeApi, program
+from k8s.cluster import programs
+from tests.support.kube_api import KubeApi
 
 CONTROLLERS = (
     "deployment-controller",
@@ -35,7 +36,7 @@ def _controllers(server: KubeApi, folder: Path, port: int) -> Iterator[None]:
     with (folder / "controllers.log").open("ab") as log:
         process = subprocess.Popen(
             [
-                program("kube-controller-manager"),
+                programs.path("kube-controller-manager"),
                 f"--kubeconfig={config}",
                 f"--controllers={','.join(CONTROLLERS)}",
                 "--leader-elect=false",
