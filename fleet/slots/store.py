@@ -237,6 +237,14 @@ class Store:
         """Records whether the worker owns a slot, for those who remove workers by number."""
         del worker, owns
 
+    def attend(self, group: str, slot: int | None) -> bool:
+        """Follows one owner's slot and what changes beside it; None: each slot, with its lease.
+
+        Returns whether other slots' leases are hidden now. A hidden slot is read as owned, active.
+        """
+        del group, slot
+        return False
+
     def since(self, group: str, template_hash: str, now: float) -> float:
         """Returns the wall time of a pod template's first worker: `now` if that is the caller."""
         del group, template_hash

@@ -158,6 +158,11 @@ def is_unchanged(stored: Slot, seen: Slot) -> bool:
     return (stored.owner, stored.token, stored.counter) == (seen.owner, seen.token, seen.counter)
 
 
+def is_at_rest(slot: Slot) -> bool:
+    """Whether owners of other slots need not see it before its phase or its owner changes."""
+    return slot.owner is not None and slot.phase is Phase.ACTIVE
+
+
 def is_owned_by(stored: Slot, owner: Slot) -> bool:
     """Whether it is still this owner's, by the same take."""
     mine = (owner.owner, owner.token)

@@ -1,7 +1,7 @@
 """Measures what fleets at rest ask of an API server: `python -m tests.k8s_store.measure_budget`.
 
 Arguments: fleets, pods per fleet, slots, lease in seconds, seconds to measure, seconds between two
-looks of a pod. Prints watches and requests per second, by verb.
+looks of a pod. Prints watches, their events, and requests per second, by verb.
 """
 
 import sys
@@ -15,7 +15,7 @@ from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots import SlotTargets
 from tests.support.fleet_leases import make_leases
 from tests.support.kube_api import KubeApi
-from tests.support.pods_at_rest import PodAtRest, requests_at, watches_at
+from tests.support.pods_at_rest import PodAtRest, events_at, requests_at, watches_at
 
 
 def main() -> None:
@@ -42,17 +42,21 @@ def main() -> None:
                 )
             time.sleep(max(20.0, 1.5 * lease))
             held = sum(pod.slot is not None for pod in running)
+            sent = events_at(server)
             first, began = requests_at(server), time.monotonic()
             time.sleep(seconds)
             last, took = requests_at(server), time.monotonic() - began
+            sent = events_at(server) - sent
             watches = watches_at(server) - before
         finally:
             for pod in running:
                 pod.context.stop.set()
             server.stop()
     print(f"{fleets} x {pods} pods, {held} slots owned, lease {lease:g} s, {took:.0f} s")
-    print(f"watches: {watches}")
     share = 2000 / (fleets * pods)
+    print(f"watches: {watches}")
+    sent /= took
+    print(f"events: {60 * sent / len(running):.1f} a minute and pod, {share * sent:.0f}/s in all")
     rates = {key: (n - first.get(key, 0.0)) / took for key, n in last.items()}
     for (verb, resource), rate in sorted(rates.items(), key=lambda each: -each[1]):
         if rate > 0:

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from fleet.clock import ManualClock, SystemClock
+from fleet.errors import Unreachable
 from fleet.kubernetes.client.informer import Informer, PodInformer
+from fleet.kubernetes.client.object_names import WATCHED_LABEL
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.slots import SlotTargets
+from fleet.slots import Phase, Slot, SlotTargets
 from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import MemoryServer
+from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
 LABELS = {"app": "orders"}
@@ -180,6 +183,157 @@ def test_a_worker_has_one_watch_whatever_opens(server, fleet):
     assert manager.take(manager.slots("orders")[3], worker="w7", revision="r", spark_session=None)
     until(lambda: worker.slots("orders")[3].owner == "w7", "its owner")
     assert (server.watches, worker.known_since()) == (1, since)
+
+
+class Owning:
+    """The worker owns slot 0, w2 slot 2; both are active, slot 1 is free."""
+
+    def __init__(self, server: MemoryServer, manager: LeaseStore, worker: LeaseStore) -> None:
+        self.server, self.manager, self.worker = server, manager, worker
+        free = worker.slots("orders")[0]
+        taken = worker.take(free, worker="w", revision="r", spark_session=None)
+        assert taken is not None
+        self.own = self._active(worker, taken)
+        self.other = self._active(manager, manager.slots("orders")[2])
+
+    def _active(self, store: LeaseStore, slot: Slot) -> Slot:
+        renewed = store.renew(replace(slot, phase=Phase.ACTIVE))
+        assert renewed is not None
+        return renewed
+
+    def attend(self) -> None:
+        """As its owner at rest."""
+        assert self.worker.attend("orders", 0)
+        self.known()
+
+    def known(self) -> None:
+        until(lambda: self.worker.known_since() is not None, "the list")
+
+    def tell(self, **fields: Any) -> Slot:
+        """What w2 writes into its slot."""
+        renewed = self.manager.renew(replace(self.other, **fields))
+        assert renewed is not None
+        self.other = renewed
+        return renewed
+
+    def events(self) -> int:
+        """Of the worker's watch, once it has brought what the worker wrote now."""
+        renewed = self.worker.renew(self.own)
+        assert renewed is not None
+        self.own = renewed
+        view = self.worker.leases.view
+        assert view is not None
+        until(lambda: view._stands and not view._written, "its echo")
+        return self.server.events
+
+    def slots(self) -> dict[int, Slot]:
+        return {slot.number: slot for slot in self.worker.slots("orders")}
+
+
+@pytest.fixture
+def owning(server, fleet) -> Owning:
+    made = Owning(server, *fleet)
+    made.attend()
+    return made
+
+
+def test_an_owner_at_rest_hears_of_its_own_slot_alone(owning):
+    """One event for each of its renewals, whatever others renew and report."""
+    first = owning.events()
+    for counter in range(5):
+        owning.tell(batches=counter)
+        owning.manager.report(report_of("w2", "orders", counter=counter))
+    assert owning.events() == first + 1
+    slots = owning.slots()
+    assert slots[0] == owning.own
+    assert (slots[1].owner, slots[1].phase) == (None, Phase.FREE)
+    shown = slots[2]
+    assert (shown.owner, shown.token, shown.phase) == ("w2", owning.other.token, Phase.ACTIVE)
+    assert shown.counter < owning.other.counter, "it is not followed"
+
+
+def test_an_owner_sees_at_once_what_is_not_at_rest(owning):
+    """Another's drain, release, take and first batch, and what a manager asks for."""
+    for fields in ({"phase": Phase.DRAINING}, {"phase": Phase.DRAINED}):
+        now = owning.tell(**fields)
+        until(lambda now=now: owning.slots()[2] == now, "its phase")
+    assert owning.manager.release(owning.other, clean=True)
+    until(lambda: owning.slots()[2].owner is None, "its release")
+    seen = owning.manager.slots("orders")[2]
+    taken = owning.manager.take(seen, worker="w3", revision="r", spark_session=None)
+    assert taken is not None
+    until(lambda: owning.slots()[2] == taken, "its take")
+    owning.other = taken
+    owning.tell(phase=Phase.ACTIVE)
+    until(lambda: owning.slots()[2].phase is Phase.ACTIVE, "its rest")
+    assert (owning.slots()[2].owner, owning.slots()[2].token) == ("w3", taken.token)
+    targets = owning.manager.targets("orders")
+    assert owning.manager.write_targets(replace(targets, leaving=frozenset({2})))
+    until(lambda: owning.worker.targets("orders").leaving == {2}, "the slot targets")
+
+
+def test_a_slot_that_came_to_rest_unseen_is_never_read_as_free(server, owning):
+    """The watch was away while it was taken: only that it is not shown is known."""
+    assert owning.manager.release(owning.tell(phase=Phase.DRAINED), clean=True)
+    until(lambda: owning.slots()[2].owner is None, "its release")
+    server.away = True
+    owning.worker.leases.view._end_watch()
+    server.forgets = True
+    until(lambda: not owning.worker.leases.view._stands, "the end of the watch")
+    server.away = False
+    seen = owning.manager.slots("orders")[2]
+    taken = owning.manager.take(seen, worker="w3", revision="r", spark_session=None)
+    owning.other = taken
+    owning.tell(phase=Phase.ACTIVE)
+    until(lambda: owning.slots()[2].owner is not None, "a list")
+    until(lambda: owning.slots()[2].phase is Phase.ACTIVE, "its rest")
+
+
+def test_who_follows_all_again_knows_nothing_until_they_are_listed(server, owning):
+    """What it was shown before is no evidence; then every lease is as it is stored."""
+    for counter in range(3):
+        owning.tell(batches=counter)
+    server.away = True
+    assert not owning.worker.attend("orders", None)
+    assert owning.worker.known_since() is None
+    assert owning.slots()[2].phase is Phase.ACTIVE
+    with pytest.raises(Unreachable):
+        owning.worker.reports("orders")
+    server.away = False
+    owning.known()
+    assert owning.slots()[2] == owning.other
+    assert owning.worker.reports("orders") == ()
+
+
+def test_an_owner_reports_at_rest(server, owning):
+    """In a Lease that its watch does not bring back; also where it has forgotten which it was."""
+    for counter, forgets in ((1, False), (2, False), (3, True)):
+        if forgets:
+            owning.worker.leases.reports._own.clear()
+        owning.worker.report(report_of("w", "orders", counter=counter))
+        (told,) = owning.manager.reports("orders")
+        assert (told.worker, told.counter) == ("w", counter)
+    listed = server.requests.count(("GET", "Lease"))
+    owning.events()
+    assert not owning.worker.leases.view._written
+    assert server.requests.count(("GET", "Lease")) == listed
+
+
+def test_leases_of_an_earlier_release_are_followed_as_before(server, fleet):
+    """A watch by a label that the slot targets lack would never bring a leave."""
+    owning = Owning(server, *fleet)
+    name = owning.worker.leases.names("orders").targets
+    bare = server.get("Lease", name)
+    del bare["metadata"]["labels"][WATCHED_LABEL]
+    server.put(bare)
+    until(lambda: owning.worker.leases.view.get(name) == bare | {"metadata": {
+        **bare["metadata"], "resourceVersion": str(server._version)}}, "the event")  # fmt: skip
+    assert not owning.worker.attend("orders", 0)
+    now = owning.tell(batches=7)
+    until(lambda: owning.slots()[2] == now, "another's renewal")
+    targets = owning.manager.targets("orders")
+    assert owning.manager.write_targets(replace(targets, open_at=1.0))
+    until(lambda: owning.worker.attend("orders", 0), "the label")
 
 
 def test_nothing_is_known_before_the_list(server, fleet):

@@ -4,13 +4,17 @@ Each process has a connection of its own (`Connection`), over one memory. Before
 others may go first; a write that is not answered may have been stored or not.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from fleet.errors import Unreachable
-from fleet.slots import Slot
+from fleet.slots import Phase, Slot
 from fleet.slots.backend import Entry, Key, Kind, MapValues, SlotTargetsRecord, Space, Value
 from fleet.slots.store import Store
+from fleet.slots.transitions import is_at_rest
 from tests.schedules.simulated_time import Process
 from tests.support.memory_slots import Memory, MemoryBackend
 
@@ -18,6 +22,8 @@ OVERTAKEN = 0.3
 """How often others go first before a request."""
 GRACE = 1.0
 """Seconds until who asks a silent store gives up."""
+LISTED = 0.3
+"""Seconds until an owner that sees all slots again knows them."""
 
 
 class Sky(StrEnum):
@@ -129,6 +135,44 @@ class Connection(MemoryBackend):
         return super().merge(space, group, values)
 
 
+class PodStore(Store):
+    """Hides other slots at rest from a slot's owner, as a pod's watch does, and a while longer."""
+
+    _own: int | None = None
+    _hides_until = math.inf
+    _seen: Mapping[int, Slot] = MappingProxyType({})
+
+    def attend(self, group: str, slot: int | None) -> bool:
+        """As the product."""
+        self._own = self._own if slot is None else slot
+        self._hides_until = self._clock.monotonic() + LISTED if slot is None else math.inf
+        return slot is not None
+
+    def _hides(self) -> bool:
+        return self._own is not None and self._clock.monotonic() < self._hides_until
+
+    def known_since(self) -> float | None:
+        """Nothing, until all is listed."""
+        listing = self._hides() and self._hides_until < math.inf
+        return None if listing else super().known_since()
+
+    def slots(self, group: str) -> tuple[Slot, ...]:
+        """What is hidden is as it was seen last, owned and active."""
+        found, before = super().slots(group), self._seen
+        hides = self._hides()
+        self._seen = {
+            each.number: _at_rest(before.get(each.number, each))
+            if hides and each.number != self._own and is_at_rest(each)
+            else each
+            for each in found
+        }
+        return tuple(self._seen.values())
+
+
+def _at_rest(slot: Slot) -> Slot:
+    return replace(slot, owner=slot.owner or "another", phase=Phase.ACTIVE)
+
+
 def store_of(connection: Connection, process: Process) -> Store:
     """The store's rules over this connection."""
-    return Store(connection, clock=process, jitter=process.world.random.random)
+    return PodStore(connection, clock=process, jitter=process.world.random.random)

@@ -6,6 +6,7 @@ request and of every write.
 """
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
@@ -73,11 +74,14 @@ class MemoryServer:
         self.cut = self.forgets = False
         self.watches = 0
         """How many were asked for."""
+        self.events = 0
+        """How many they were sent."""
         self.refused_as_too_large = 0
         self.before: Callable[[str, str, str], None] = lambda method, kind, name: None
         self.after: Callable[[str, Object], None] = lambda method, found: None
         self._version = 100
-        self._told: list[tuple[int, str, Object]] = []
+        self._told: list[tuple[int, str, Object, Object | None]] = []
+        """Version, what happened, the object, and as it was before."""
         self._lock = threading.RLock()
         self._moved = threading.Condition(self._lock)
 
@@ -105,7 +109,7 @@ class MemoryServer:
             del self.objects[kind, name]
             self._version += 1
             gone["metadata"]["resourceVersion"] = str(self._version)
-            self._tell("DELETED", gone)
+            self._tell("DELETED", gone, gone)
 
     # --- the wire ---------------------------------------------------------------------------
 
@@ -169,12 +173,13 @@ class MemoryServer:
         self._version += 1
         stored = json.loads(json.dumps({**wanted, "kind": kind}))
         stored["metadata"] = {**stored["metadata"], "resourceVersion": str(self._version)}
+        before = self.objects.get((kind, name))
         self.objects[kind, name] = stored
-        self._tell(what, stored)
+        self._tell(what, stored, before)
         return stored
 
-    def _tell(self, what: str, found: Object) -> None:
-        self._told.append((self._version, what, found))
+    def _tell(self, what: str, found: Object, before: Object | None) -> None:
+        self._told.append((self._version, what, found, before))
         self._moved.notify_all()
 
     def _watch(self, kind: str, query: Mapping[str, str]) -> Answer:
@@ -193,19 +198,40 @@ class MemoryServer:
                     news = [each for each in self._told if each[0] > at]
                     if not news:
                         self._moved.wait(0.02)
-                for at, what, found in news:  # noqa: B007 - the last one is where it goes on
-                    if found["kind"] == kind and _selected(found, query):
-                        yield json.dumps({"type": what, "object": found}).encode() + b"\n"
+                for at, what, found, before in news:  # noqa: B007 - where it goes on
+                    event = _event(what, found, before, query) if found["kind"] == kind else None
+                    if event is not None:
+                        self.events += 1
+                        yield json.dumps(event).encode() + b"\n"
 
         answer = Answer(200, {}, lines())
         return answer
 
 
+def _event(
+    what: str, found: Object, before: Object | None, query: Mapping[str, str]
+) -> Object | None:
+    """As the server tells it: what leaves a selection is DELETED, as it was."""
+    was, now = before is not None and _selected(before, query), _selected(found, query)
+    if what == "MODIFIED" and was and not now:
+        assert before is not None
+        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        return {"type": "DELETED", "object": {**before, "metadata": before["metadata"] | version}}
+    if not now:
+        return None
+    return {"type": "ADDED" if what == "MODIFIED" and not was else what, "object": found}
+
+
+_REQUIREMENT = re.compile(r"(?P<key>[^,=\s]+)(?:=(?P<one>[^,]*)| in \((?P<any>[^)]*)\))")
+
+
 def _selected(found: Object, query: Mapping[str, str]) -> bool:
-    labels = (found["metadata"].get("labels") or {}).items()
-    wanted = dict(p.split("=", 1) for p in query.get("labelSelector", "").split(",") if "=" in p)
+    labels = found["metadata"].get("labels") or {}
     name = query.get("fieldSelector", "").partition("metadata.name=")[2]
-    return wanted.items() <= labels and name in {"", found["metadata"]["name"]}
+    return name in {"", found["metadata"]["name"]} and all(
+        labels.get(each["key"]) in (each["any"] or each["one"] or "").split(",")
+        for each in _REQUIREMENT.finditer(query.get("labelSelector", ""))
+    )
 
 
 def _merged(found: Any, patch: Any) -> Any:

@@ -24,6 +24,7 @@ from tests.support.kube_api import KubeApi
 LEASE_KINDS = ("leases", "configmaps")
 _COUNT = re.compile(r"apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+)")
 _OPEN = re.compile(r"apiserver_longrunning_requests\{(?P<labels>.*)\} (?P<count>\S+)")
+_SENT = re.compile(r"apiserver_watch_events_total\{(?P<labels>.*)\} (?P<count>\S+)")
 
 
 def requests_at(server: KubeApi) -> dict[tuple[str, str], float]:
@@ -34,6 +35,12 @@ def requests_at(server: KubeApi) -> dict[tuple[str, str], float]:
 def watches_at(server: KubeApi) -> int:
     """Open watches of Leases and ConfigMaps, those of the server itself included."""
     return round(sum(n for (verb, _), n in _sums(server, _OPEN).items() if verb == "WATCH"))
+
+
+def events_at(server: KubeApi) -> int:
+    """Events of Leases that were sent to watches so far."""
+    sent = _SENT.finditer(server.metrics())
+    return round(sum(float(n["count"]) for n in sent if "lease" in n["labels"].lower()))
 
 
 def _sums(server: KubeApi, line: re.Pattern[str]) -> dict[tuple[str, str], float]:
@@ -96,6 +103,7 @@ class PodAtRest:
                 self.reporter.beat()
             else:
                 self.state.moved_at = self.context.clock.monotonic()
+                self.watcher.attend(self.slot.slot.number)
 
     def _take(self) -> None:
         name, revision = self.context.name, self.context.settings.revision

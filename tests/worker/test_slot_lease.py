@@ -354,6 +354,21 @@ def test_after_silence_a_owner_has_a_whole_lease(looking: Looking):
     assert looking.dead() == {0}
 
 
+def test_who_does_not_see_a_lease_calls_nobody_dead(looking: Looking, monkeypatch):
+    """What an owner is shown of another's slot stands still; seen again, it has a whole lease."""
+    monkeypatch.setattr(looking.store, "attend", lambda group, slot: slot is not None)
+    looking.later(5.0)
+    looking.watcher.attend(1)
+    looking.later(30.0)
+    assert looking.dead() == frozenset()
+    looking.watcher.attend(None)
+    assert looking.dead() == frozenset()
+    looking.later(9.9)
+    assert looking.dead() == frozenset()
+    looking.later(0.2)
+    assert looking.dead() == {0}
+
+
 def test_a_slot_that_was_handed_over_is_left_to_others(looking: Looking):
     """While it is pinned, for a lease; how long it was free before its owner says nothing."""
     slot = looking.store.slots("g")[0]

@@ -386,6 +386,34 @@ def test_what_is_asked_of_the_owner(new):
     assert asked(scene, owner) == ("end", None)
 
 
+def test_an_owner_follows_others_for_a_leave_and_as_a_canary(new, monkeypatch):
+    """Else only its own slot; as a standby all of them [21, 22]."""
+    scene = new()
+    followed: list[int | None] = []
+
+    def attend(group: str, slot: int | None) -> bool:
+        followed.append(slot)
+        return slot is not None
+
+    monkeypatch.setattr(scene.store, "attend", attend)
+    owner = scene.take()
+    membership = unstarted(scene, owner)
+    for change in ({}, {"leaving": frozenset({1})}, {"leaving": frozenset()}):
+        scene.ask(open=frozenset({0, 1}), **change)
+        scene.watcher.forget()
+        owner._tick(membership)
+    assert followed == [0, None, 0]
+    for running in (True, False):
+        scene.reporter.canary.running = running
+        scene.watcher.forget()
+        owner._tick(membership)
+    assert followed == [0, None, 0, None, 0]
+    closed = MembershipEnd(how=End.CLOSED, sentence="closed", clean=True)
+    monkeypatch.setattr(owner, "_one_membership", lambda: closed)
+    owner.serve()
+    assert followed[5:] == [None]
+
+
 def asked(scene: Scene, owner: SlotOwner) -> tuple[str, int | None] | None:
     """As its next tick would see it."""
     return owner._life.read_ask(scene.watcher.targets, ending=scene.stop.is_set())

@@ -8,6 +8,9 @@ is shown at once and has to come back by the watch. A watch that does not bring 
 silent for too long, is ended, and all objects are listed again. While the server is away, readers
 see the last known state, and `known_since` says that it is not current. Cost: a reader may be
 behind by one event.
+
+`narrow` follows fewer objects from then on. An object that leaves the selection then stays readable
+by `hidden`, as it was.
 """
 
 import contextlib
@@ -15,7 +18,7 @@ import math
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from fleet.clock import Clock
@@ -57,6 +60,11 @@ class Informer(Closing):
         self.silence = silence
         self.stopped = threading.Event()
         self._selector = dict(selector)
+        self._narrowed: tuple[str, frozenset[str]] | None = None
+        """A label and its values that objects must have besides."""
+        self._hidden: dict[str, Object] = {}
+        self._whole = True
+        """Whether the last list had no such condition, and none was set since."""
         self._moved = threading.Condition()
         self._known: dict[str, Object] = {}
         """By name, as the list and the watch brought them."""
@@ -116,6 +124,15 @@ class Informer(Closing):
             fresh = self.clock.monotonic() - self._heard_at <= _FRESH * self.silence
             return self._shown() if known and fresh else None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing that the selector takes is hidden."""
+        return self._whole
+
+    def hidden(self, name: str) -> Object | None:
+        """Returns an object as it was when it left the narrowed selection; do not change it."""
+        return self._hidden.get(name)
+
     def version(self) -> int:
         """Returns a value that changes with what is known."""
         return self._changes
@@ -141,6 +158,38 @@ class Informer(Closing):
         """Under the lock."""
         return {**self._known, **{name: found for name, (found, _) in self._written.items()}}
 
+    # --- what is followed -------------------------------------------------------------------
+
+    def narrow(self, label: str, values: Collection[str], *, silence: float) -> None:
+        """Follows only objects with one of these values of a label from now on; no values: all.
+
+        Until the new list is there, readers see the last known state, and nothing counts as known.
+        """
+        narrowed = (label, frozenset(values)) if values else None
+        with self._moved:
+            if narrowed == self._narrowed:
+                return
+            self._narrowed, self.silence = narrowed, silence
+            self._whole = self._whole and narrowed is None
+            self._written = {n: w for n, w in self._written.items() if self._takes(w[0])}
+            self._since, self._known_since, self._stands = "", None, False
+            self._why = "it is listed anew"
+            self._end_watch()
+
+    def _takes(self, found: Object) -> bool:
+        if self._narrowed is None:
+            return True
+        label, values = self._narrowed
+        return (found["metadata"].get("labels") or {}).get(label) in values
+
+    def _query(self) -> dict[str, str]:
+        if self._narrowed is None:
+            return self._selector
+        label, values = self._narrowed
+        wanted = f"{label} in ({','.join(sorted(values))})"
+        all_of = filter(None, (self._selector.get("labelSelector"), wanted))
+        return {**self._selector, "labelSelector": ",".join(all_of)}
+
     # --- writing ----------------------------------------------------------------------------
 
     def put(self, stored: Object) -> None:
@@ -152,6 +201,8 @@ class Informer(Closing):
         stored["metadata"].pop("managedFields", None)
         with self._moved:
             known = self._known.get(name)
+            if not self._takes(stored):  # the watch will not bring it back
+                return
             if version in self._recent or (known and _name_and_version(known)[1] == version):
                 return
             self._written[name] = (stored, self.clock.monotonic())
@@ -195,15 +246,22 @@ class Informer(Closing):
             self._moved.notify_all()
 
     def _list(self) -> None:
-        began = self.clock.monotonic()
-        items, since = self.api.find(self.kind, **self._selector)
-        self._take_list(items, since, began=began)
+        began, query = self.clock.monotonic(), self._query()
+        items, since = self.api.find(self.kind, **query)
+        self._take_list(items, since, began=began, query=query)
 
-    def _take_list(self, items: list[Object], since: str, *, began: float) -> None:
+    def _take_list(
+        self, items: list[Object], since: str, *, began: float, query: Mapping[str, str]
+    ) -> None:
         """Stores a list that was asked for at `began`: writes answered before are in it."""
         for found in items:
             found["metadata"].pop("managedFields", None)  # takes the most room and is never read
         with self._moved:
+            if query != self._query():  # it was narrowed or widened meanwhile
+                return
+            if self._narrowed is not None:
+                self._hidden |= self._known
+            self._whole = self._narrowed is None
             self._known = {found["metadata"]["name"]: found for found in items}
             listed = {_name_and_version(found) for found in items}
             self._written = {
@@ -218,12 +276,18 @@ class Informer(Closing):
         """Follows one watch to its end; False if it ended at once without an event."""
         began, before = self.clock.monotonic(), self._changes
         seconds = random.randint(*_SECONDS)
-        watching = self.api.watch(self.kind, since=self._since, seconds=seconds, **self._selector)
+        with self._moved:
+            since, query = self._since, self._query()
+        if not since:  # a list was asked for meanwhile
+            return True
+        watching = self.api.watch(self.kind, since=since, seconds=seconds, **query)
         self._watching, ended = watching, False
         if self.stopped.is_set():  # `close` may have come before there was a watch to end
             watching.stop()
         try:
             with self._moved:
+                if not self._since:
+                    return True
                 self._stands, self._denied = True, False
             for what, found in watching.events():
                 if self.stopped.is_set() or not self._take(what, found):
@@ -247,7 +311,9 @@ class Informer(Closing):
                 return True
             self._recent.append(version)
             if what == "DELETED":
-                self._known.pop(name, None)
+                gone = self._known.pop(name, None)
+                if gone is not None and self._narrowed is not None:
+                    self._hidden[name] = gone
             else:
                 found["metadata"].pop("managedFields", None)
                 self._known[name] = {**found, "kind": self.kind}
@@ -292,7 +358,7 @@ class PodInformer(Informer):
             if not self._listed:
                 began = self.clock.monotonic()
                 items, since = self._api.find(self.kind, self._label_selector)
-                self._take_list(items, since, began=began)
+                self._take_list(items, since, began=began, query=self._query())
                 self.start()
             self.known_since()
             return tuple(found for _, found in sorted(self._shown().items()))

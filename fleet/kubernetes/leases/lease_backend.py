@@ -3,9 +3,10 @@ the store.
 
 Problem: pods on many machines have to agree on who holds which slot, and there is no file that
 all of them see. Choice: the API server's compare-and-set on one Lease for each slot, for a group's
-slot targets and for its change, in two views. A worker reads what its watches brought
+slot targets and for its change, in two views. A worker reads what its watch brought
 (`fleet.kubernetes.client.informer`), so that looking costs nothing and a server that is away
-stops nobody; it can be asked since when it knows, for nothing may be concluded from silence [13]. A
+stops nobody; it can be asked since when it knows, for nothing may be concluded from silence [13].
+Its watch has all Leases of the group, or, while it owns a slot at rest, those that concern it. A
 manager asks the server each time, or, while it changes a group, one watch of all its Leases
 (`fleet.kubernetes.client.informer`). Workers speak raw revisions, managers published ones
 (`fleet.kubernetes.leases.lease_objects`): what is read is turned into the one, what is written into
@@ -42,13 +43,23 @@ from fleet.kubernetes.client.object_names import (
     GROUP_ANNOTATION,
     MANAGED_LABEL,
     MANAGER,
+    OWNERS,
+    WATCHED_LABEL,
     ObjectNames,
     pauses,
 )
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.answers import answer_between
 from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
-from fleet.slots import Change, ChangeState, Pause, Slot, StoppedPartition, WorkerReport
+from fleet.slots import (
+    Change,
+    ChangeState,
+    Pause,
+    Phase,
+    Slot,
+    StoppedPartition,
+    WorkerReport,
+)
 from fleet.slots.backend import (
     Entry,
     Key,
@@ -475,7 +486,7 @@ class LeaseBackend:
         self.maps = ConfigMaps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
         self.reports = Reports(
             self.shelf,
-            lambda group, fresh: self._leases(group, fresh=fresh),
+            lambda group, fresh: self._leases(group, fresh=fresh or not self._sees_all),
             clock=clock,
             lease=lease,
             worker=worker is not None,
@@ -570,6 +581,9 @@ class LeaseBackend:
             if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
         }
         slots = {n: self._slot(each, group, n) for n, each in numbers.items()}
+        if self.view is not None:
+            for n in targets.record.opened - slots.keys():
+                slots[n] = self._hidden(group, n)
         return self._shown_targets(targets), {n: self._shown(s, targets) for n, s in slots.items()}
 
     def targets_lease(self, group: str, *, fresh: bool = False) -> SlotTargetsLease:
@@ -596,6 +610,36 @@ class LeaseBackend:
             return objects.slot_from(found, group, number)
         decode = partial(objects.slot_from, group=group, number=number)
         return self._slots.of((group, number), found, decode)
+
+    def _hidden(self, group: str, number: int) -> Slot:
+        """Returns a slot that the watch does not have: somebody owns it, and nothing follows."""
+        assert self.view is not None
+        found = self.view.hidden(self.names(group).slot(number))
+        slot = Slot(group=group, number=number)
+        if found is not None:
+            slot = self._slot(found, group, number)
+        return replace(slot, owner=slot.owner or "another worker", phase=Phase.ACTIVE)
+
+    @property
+    def _sees_all(self) -> bool:
+        return self.view is None or self.view.is_whole
+
+    def attend(self, group: str, slot: int | None) -> bool:
+        """Narrows the watch to what a slot's owner needs, if those Leases have their label; None:
+        watches all again.
+        """
+        if self.view is None:
+            return False
+        names = self.names(group)
+        owners = (OWNERS, f"slot-{slot}")
+        narrow = slot is not None and all(
+            objects.is_watched_by_owners(self.view.get(name))
+            for name in (names.targets, names.answers)
+        )
+        # An owner hears of nothing but its own renewals at rest: one of them may be late.
+        silence = self._lease if narrow else self._lease / 2
+        self.view.narrow(WATCHED_LABEL, owners if narrow else (), silence=silence)
+        return narrow
 
     def _lease_named(self, group: str, name: str, *, fresh: bool) -> Object | None:
         """Returns a Lease from a watch of the group if one has it, else from the server."""

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from fleet.errors import Damaged, SchemaTooNew
 from fleet.kubernetes.client.api import VERSIONS
-from fleet.kubernetes.client.object_names import PREFIX, ObjectNames
+from fleet.kubernetes.client.object_names import OWNERS, PREFIX, WATCHED_LABEL, ObjectNames
 from fleet.kubernetes.leases.answers import Answer, with_answers
 from fleet.model import TopicPartition
 from fleet.slots import (
@@ -44,6 +44,7 @@ from fleet.slots.codec import (
     from_json,
     targets_as_json,
 )
+from fleet.slots.transitions import is_at_rest
 
 # Revisions of pods: what the manager published, and what a Deployment made of it.
 #
@@ -185,6 +186,18 @@ def annotate(found: Object, values: Mapping[str, str | None]) -> Object:
     return {**found, "metadata": {**found["metadata"], "annotations": kept}}
 
 
+def watched_by(found: Object, owners: str = OWNERS) -> Object:
+    """Returns a Lease that these owners watch, besides standbys."""
+    labels = {**(found["metadata"].get("labels") or {}), WATCHED_LABEL: owners}
+    return {**found, "metadata": {**found["metadata"], "labels": labels}}
+
+
+def is_watched_by_owners(found: Object | None) -> bool:
+    """Whether every owner watches it; False for a Lease of an earlier release."""
+    labels = {} if found is None else found["metadata"].get("labels") or {}
+    return labels.get(WATCHED_LABEL) == OWNERS
+
+
 def same_state(one: Object, two: Object) -> bool:
     """Tells whether two objects have the same state, apart from writer and time."""
     return all(
@@ -292,7 +305,8 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
         **({"owner_ended": True} if slot.owner_ended else {}),
         **({"lease": slot.lease} if slot.lease else {}),
     }
-    return annotate({**found, "spec": spec}, {SLOT: text(rest)})
+    watched = watched_by(found, f"slot-{slot.number}" if is_at_rest(slot) else OWNERS)
+    return annotate({**watched, "spec": spec}, {SLOT: text(rest)})
 
 
 def beaten(found: Object, *, now: float) -> Object:
@@ -352,7 +366,7 @@ def with_targets(found: Object, lease: SlotTargetsLease) -> Object:
     """
     before, record = unpacked(annotation(found, TARGETS) or "{}"), lease.record
     return annotate(
-        found,
+        watched_by(found),
         {
             TARGETS: packed(before | targets_as_json(record.targets))
             if record.targets.version
@@ -404,7 +418,7 @@ def with_record_of_workers(
     kept = [each for each in answers_from(found) if each.number > seen]
     answers = [*kept, *(() if answer is None else (answer,))]
     return annotate(
-        found,
+        watched_by(found),
         {
             ANSWERS: text([as_json(each) for each in answers]) if answers else None,
             CANARIES: text(canaries_as_json(record.canaries)) if record.canaries else None,

@@ -89,7 +89,7 @@ class PatientStore:
 #
 # A worker writes only Leases and ConfigMaps that its Role names, not the slot targets: what it
 # changes there is an answer (`fleet.kubernetes.leases.answers`). It creates and deletes nothing. It
-# holds one watch of all Leases of its group, by label. RBAC cannot limit `list` and `watch` to a
+# holds one watch of Leases of its group, by label. RBAC cannot limit `list` and `watch` to a
 # label, so it may read the other Leases of its namespace. `update` is what a compare-and-set needs
 # (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many needs.
 
@@ -264,6 +264,10 @@ class LeaseStore(Store):
         living: asked once the reports are read.
         """
         return self.leases.reports.keep(self.leases.names(group), living)
+
+    def attend(self, group: str, slot: int | None) -> bool:
+        """Watches the own slot and what is not at rest; None: all Leases of the group."""
+        return self.leases.attend(group, slot)
 
     def since(self, group: str, template_hash: str, now: float) -> float:
         """Returns when the first worker of a pod template started; `now` if it is this one.

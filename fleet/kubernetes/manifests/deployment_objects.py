@@ -16,6 +16,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FixedScaling, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
+from fleet.kubernetes.leases.lease_objects import watched_by
 from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.pod_template import (
     CODE_KEY,
@@ -174,11 +175,15 @@ def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> l
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
     """Returns the Leases of the slot targets and their answers, of free slots and of reports."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
-    return [
+    every_owner = (
         _lease(names, namespace, names.targets, **{FIRST_ANNOTATION: first}),
         _lease(names, namespace, names.answers),
         *(_lease(names, namespace, name) for name in names.slots(range(most_slots(group)))),
-        *(_lease(names, namespace, name) for name in names.reports(most_reports(group))),
+    )
+    reports = names.reports(most_reports(group))
+    return [
+        *map(watched_by, every_owner),
+        *(_lease(names, namespace, name) for name in reports),
     ]
 
 

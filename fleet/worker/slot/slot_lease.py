@@ -118,6 +118,8 @@ class SlotWatcher:
         self._lease = lease
         self._watch = LeaseWatch.for_group(store, group=group, lease=lease, clock=clock)
         self._dead: frozenset[int] = frozenset()
+        self._alone: int | None = None
+        """The slot whose owner sees no other's lease."""
         self._looked_at = 0.0
         self._version: Any = None
         self._read_at = 0.0
@@ -144,13 +146,20 @@ class SlotWatcher:
         self._watch_owners(now)
         return True
 
+    def attend(self, slot: int | None) -> None:
+        """Follows the own slot and what changes; None: each slot, whose lease counts anew [39]."""
+        if slot != self._alone:
+            self._alone = slot if self.store.attend(self._group, slot) else None
+
     def _watch_owners(self, now: float) -> None:
         """Records the owners' leases at a poll that began `now`."""
         self._looked_at = now
         self._dead = frozenset(
             slot.number
             for slot in self.slots
-            if slot.owner is not None and (self._expired(slot, now) or slot.owner_ended)
+            if self._alone is None
+            and slot.owner is not None
+            and (self._expired(slot, now) or slot.owner_ended)
         )
 
     def _expired(self, slot: Slot, now: float) -> bool:

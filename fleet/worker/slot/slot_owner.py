@@ -230,6 +230,7 @@ class SlotOwner:
             self._orphans.end()
             runner.slot = None
             self._reporter.membership_ended()
+            self._watcher.attend(None)
             self._watcher.forget()
 
     # --- one membership --------------------------------------------------------------------
@@ -312,6 +313,9 @@ class SlotOwner:
             changed = self._find_change(watcher.targets, watcher.slots, watcher.dead())
             if changed is not None:
                 membership.expect_change(*changed)
+            # Others' leases matter for a leave [21], their revisions for a failing canary [22].
+            every = self._canary.running or bool(watcher.targets.leaving)
+            watcher.attend(None if every else self._number)
         self._answer(membership)
 
     def _keep_committed(self, topics: frozenset[str]) -> None:
