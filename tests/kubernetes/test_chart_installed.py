@@ -16,7 +16,7 @@ from fleet.kubernetes.operator.resource import PLURAL
 from tests.conftest import RunningBroker
 from tests.kubernetes.test_chart import CHART, done
 from tests.support import waiting
-from tests.support.declared_fleets import resource
+from tests.support.declared_fleets import resource, serves
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
@@ -134,20 +134,6 @@ class Installed:
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
         found = admin.describe_consumer_groups([self.group])[self.group].result(60)
         return len(found.members)
-
-
-def serves(slots: int) -> Callable[[dict[str, Any]], bool]:
-    """So many slots are open and ready, a standby waits, and no change runs."""
-
-    def reached(status: dict[str, Any]) -> bool:
-        kinds = {c["type"]: c["status"] for c in status.get("conditions", ())}
-        return (
-            status.get("slots") == {"open": slots, "owned": slots, "ready": slots}
-            and status.get("standbys") == 1
-            and kinds == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
-        )
-
-    return reached
 
 
 @pytest.fixture

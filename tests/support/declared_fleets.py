@@ -1,7 +1,7 @@
 """ConsumerFleets of a test, and the operator that keeps them."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,20 @@ def resource(name: str, namespace: str, **spec: Any) -> Object:
         "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     }
+
+
+def serves(slots: int) -> Callable[[Object], bool]:
+    """So many slots are open and ready, a standby waits, and no change runs; asked of a status."""
+
+    def reached(status: Object) -> bool:
+        kinds = {c["type"]: c["status"] for c in status.get("conditions", ())}
+        return (
+            status.get("slots") == {"open": slots, "owned": slots, "ready": slots}
+            and status.get("standbys") == 1
+            and kinds == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
+        )
+
+    return reached
 
 
 class Declared:

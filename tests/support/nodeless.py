@@ -189,20 +189,23 @@ class Ground:
 
     def make_ready(self, name: str) -> None:
         """What a kubelet says of a pod whose probe went well."""
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        conditions = [
-            {"type": kind, "status": "True", "lastTransitionTime": now}
-            for kind in ("Ready", "ContainersReady", "PodScheduled")
-        ]
-        container = {
-            "name": "worker", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
-            "state": {"running": {}},
-        }  # fmt: skip
-        status = {"phase": "Running", "conditions": conditions, "containerStatuses": [container]}
-        path = f"/api/v1/namespaces/{self.api.namespace}/pods/{name}/status"
-        self.api._call(Request(
-            "PATCH", path, body={"status": status},
-            content_type="application/merge-patch+json"))  # fmt: skip
+        write_pod_status(self.api, name, ready=True)
+
+
+def write_pod_status(api: Api, name: str, *, ready: bool) -> None:
+    """What a kubelet says of a pod whose worker runs."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    states = {"Ready": ready, "ContainersReady": ready, "PodScheduled": True}
+    conditions = [
+        {"type": kind, "status": str(holds), "lastTransitionTime": now}
+        for kind, holds in states.items()
+    ]
+    container = {
+        "name": "worker", "ready": ready, "restartCount": 0, "image": "x", "imageID": "x",
+        "state": {"running": {}},
+    }  # fmt: skip
+    status = {"phase": "Running", "conditions": conditions, "containerStatuses": [container]}
+    api.merge("Pod", name, {"status": status}, part="status")
 
 
 def patched(ground: Ground, *, manager: str, body: dict[str, Any], force: bool = False) -> None:

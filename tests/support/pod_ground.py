@@ -20,7 +20,6 @@ from kubernetes import client
 from benchmarks.figures import Spread, spread
 from fleet.broker import Broker
 from fleet.clock import SystemClock
-from fleet.demo.coverage import coverage
 from fleet.demo.measure import Meter
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.log.readers.group_log import GroupLog
@@ -172,21 +171,7 @@ class Ground:
 
     def account(self, group: str | None = None) -> tuple[int, int]:
         """(lost, twice) of all that the group has committed."""
-        name = group or self.shop.group
-        with self.shop.fleet() as fleet:
-            seen = fleet.snapshot([name]).groups[name]
-        due = {p.tp: (0, p.committed or 0) for p in seen.partitions}
-        assert all(end for _, end in due.values()), "every partition was read"
-        entries = self.shop.entries()
-        held = self.shop.held([self.shop.topic])
-        found = coverage(entries, group=name, due=due, topic_records=held)
-        for slip in (*found.lost, *found.duplicates):
-            print(slip)
-            near = [e for e in entries if e.group == name and e.tp == slip.tp]
-            for entry in near:
-                if entry.first <= slip.end and entry.last >= slip.first - 1:
-                    print(f"  {entry}")
-        return found.lost_and_duplicates
+        return self.shop.account(group)
 
 
 @contextmanager

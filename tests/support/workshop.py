@@ -227,6 +227,23 @@ class Workshop(Sandbox):
         held = self.held({self.topic, *(e.tp.topic for e in entries)})
         return coverage(entries, group=self.group, due=due, topic_records=held).lost_and_duplicates
 
+    def account(self, group: str | None = None) -> tuple[int, int]:
+        """(lost, twice) of all that a group has committed of the topic, whether it works or not."""
+        name = group or self.group
+        with self.fleet() as fleet:
+            seen = fleet.snapshot([name]).groups[name]
+        due = {p.tp: (0, p.committed or 0) for p in seen.partitions}
+        assert all(end for _, end in due.values()), "every partition was read"
+        entries = self.entries()
+        found = coverage(entries, group=name, due=due, topic_records=self.held([self.topic]))
+        for slip in (*found.lost, *found.duplicates):
+            print(slip)
+            near = [e for e in entries if e.group == name and e.tp == slip.tp]
+            for entry in near:
+                if entry.first <= slip.end and entry.last >= slip.first - 1:
+                    print(f"  {entry}")
+        return found.lost_and_duplicates
+
     def held(self, topics: Iterable[str]) -> TopicRecords:
         """What topics hold, read from outside."""
         return read_topics(self.client(), sorted(topics))
