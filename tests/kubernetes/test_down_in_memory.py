@@ -129,12 +129,3 @@ def test_a_server_is_deleted_once_no_fleet_and_no_pod_uses_it(yard: Yard) -> Non
     for kind in ("Deployment", "Service"):
         left = {name for each, name in yard.server.objects if each == kind}
         assert left & set(names) == set(names) - {"fleet-spark-old"}
-
-
-def test_a_token_that_is_there_stays(yard: Yard) -> None:
-    """Servers and workers read it as they start: another one would part them."""
-    yard.server.put({"kind": "Secret", "metadata": {"name": SPARK}, "data": {"token": "bXk="}})
-    ensure_tokens(yard.api, [SPARK, "fleet-spark-ab"])
-    found = yard.server.get("Secret", SPARK)
-    assert found["data"] == {"token": "bXk="}
-    assert list(found["stringData"]) == ["token-ab"]

@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from fleet.broker import Broker
-from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.deployment.pod_status import read_log
 from tests.conftest import RunningBroker
 from tests.support.kafka_tools import generations
@@ -113,18 +112,6 @@ def test_a_rollout_waits_for_kafka_and_costs_nothing(
     assert len(fleet.pods()) == SLOTS + 1
 
 
-@pytest.mark.long
-def test_another_image_costs_nothing(fleet: PodFleet, counted: None, kube: Kube):
-    """`kubectl set image`: the same."""
-    old = set(fleet.pods())
-    fleet.kubectl("set", "image", fleet.deployment, f"worker={derived(kube, 'other', OTHER='1')}")
-    fleet.until(
-        lambda: fleet.serve(lambda: fleet.ready() - old) and not old & set(fleet.pods(going=True)),
-        "all slots on the new image",
-        timeout=240,
-    )
-
-
 def test_a_killed_worker_is_replaced_within_its_lease(fleet: PodFleet, counted: None):
     """Kill -9 inside the pod: the standby takes over as soon as the next container tells; that
     one comes back as a standby, and the pod's log has both lives.
@@ -152,30 +139,6 @@ def test_a_killed_worker_is_replaced_within_its_lease(fleet: PodFleet, counted: 
 def said(fleet: PodFleet, pod: str) -> str:
     """The log of a pod, as `fleet logs` reads it."""
     return "\n".join(line.text for line in read_log(fleet.api, pod).lines)
-
-
-@pytest.mark.long
-def test_a_pod_deleted_by_force_is_replaced(fleet: PodFleet, counted: None):
-    """`kubectl delete pod --force`: no drain, no release; a lease later a standby has the slot.
-
-    To the slot it is the kill -9 of the test before.
-    """
-    slot = fleet.slots()[1]
-    assert slot.owner is not None
-    fleet.kubectl("delete", "pod", slot.owner, "--force", "--grace-period=0")
-    fleet.until(lambda: fleet.slots()[1].token > slot.token, "a standby to take the slot")
-    fleet.until(fleet.serve, "all slots to be served")
-    fleet.until(lambda: len(fleet.ready()) == SLOTS + 1, "the pod to be replaced")
-
-
-@pytest.mark.long
-def test_the_shared_spark_server_comes_back(fleet: PodFleet, counted: None):
-    """Its pod is killed: workers make their sessions again, and stay members meanwhile."""
-    label = f"app.kubernetes.io/name={SPARK}"
-    fleet.kubectl("delete", "pod", "-l", label, "--force", "--grace-period=0")
-    fleet.until(lambda: not fleet.serves_spark(), "the server to be gone")
-    fleet.until(fleet.serves_spark, "another server", timeout=120)
-    fleet.all_advance()
 
 
 @pytest.mark.long

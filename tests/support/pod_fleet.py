@@ -194,12 +194,6 @@ class PodFleet:
         status = json.loads(self.probe(str(self.slots()[slot].owner), "/status"))
         return {int(tp.rpartition("-")[2]) for tp in status["assignment"]}
 
-    def serves_spark(self) -> bool:
-        """Whether a shared Spark server is ready."""
-        (server,) = spark_servers(self.spec)
-        found = self.kube.core.read_namespaced_endpoints(server, self.namespace)
-        return any(subset.addresses for subset in found.subsets or ())
-
     # --- records ------------------------------------------------------------------------------
 
     def committed(self) -> dict[int, int]:
