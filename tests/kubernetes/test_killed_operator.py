@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.broker]
 NAME = "orders"
 FEW, MANY = 1, 4
 QUICK = "heartbeat.interval.ms=500"
+ROLLOUT = {"bake": "1s", "canary_batches": 1, "drain_timeout": "10s", "warm_timeout": "9m"}
 
 
 class DeclaredShop(ProgramShop):
@@ -50,10 +51,10 @@ class DeclaredShop(ProgramShop):
     def wish(self, slots: int, *, roll: bool = False) -> None:
         """So many slots, and perhaps other workers: in fleet.yaml and in the resource."""
         self._turn += roll
-        runtime = {"image": "fleet:1", "lease": "3s"}
+        runtime = {"image": "fleet:1", "lease": "5s"}
         self.declare(
             scaling={"policy": "fixed", "workers": slots},
-            rollout={"bake": "1s", "canary_batches": 1, "drain_timeout": "10s"},
+            rollout=ROLLOUT,
             runtime={"kind": "kubernetes", "namespace": self.place.api.namespace, **runtime},
         )
         interval = f"{300 - self._turn}s"
