@@ -12,7 +12,7 @@ from dagster import DagsterInstance
 from fleet.act import revisions
 from fleet.act.revisions import Revisions
 from fleet.clock import ManualClock
-from fleet.commands.change.changing import ChangeSession
+from fleet.commands.change.session import ChangeSession
 from fleet.config.settings import settings_from
 from fleet.config.spec import FleetSpec
 from fleet.dagster.reconcile_schedule import Tick

@@ -16,7 +16,7 @@ from fleet.commands.answers import (
     print_change,
     print_plan,
 )
-from fleet.commands.change.changing import GroupOutcome
+from fleet.commands.change.session import GroupOutcome
 from fleet.commands.doctor import as_json, guarded
 from fleet.commands.groups.group_status import (
     GroupStatus,
