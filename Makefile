@@ -125,7 +125,7 @@ $(BENCHES:%=bench-%): bench-%: $(READY)
 faults: faults = tests/membership tests/promises tests/ranges tests/security tests/worker \
   tests/history tests/alerts tests/spark_cluster tests/kubernetes tests/k8s_store tests/page tests/slots \
   tests/sinks tests/observe tests/program tests/counting tests/decide/test_expected_costs.py \
-  tests/runtime/test_class_sharing.py tests/demo/test_demo.py \
+  tests/runtime/test_class_sharing.py tests/demo/test_demo.py tests/acting/test_batches.py \
   tests/orchestration/test_dg_project.py \
   tests/dagster_ui/test_power_cut.py
 faults: $(READY) ## fault injection, long form

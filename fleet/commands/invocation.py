@@ -10,6 +10,7 @@ import functools
 import getpass
 import os
 import re
+import shlex
 import signal
 import socket
 import sys
@@ -363,6 +364,11 @@ class Meant:
     named: tuple[str, ...]
     select: tuple[Pair, ...]
     everything: bool = False
+
+    def words(self) -> str:
+        """Returns the arguments, as a shell reads them."""
+        pairs = [word for key, value in self.select for word in ("--select", f"{key}={value}")]
+        return shlex.join([*self.named, *pairs, *["--all"] * self.everything])
 
     def chosen(
         self, fleet: "Fleet", *, among: "Callable[[GroupSpec], bool]" = lambda _: True

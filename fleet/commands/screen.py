@@ -79,6 +79,10 @@ class Progress:
         with contextlib.suppress(OSError, ValueError):  # no reader, full disk: the work continues
             self._console.print(f"  {sentence}", markup=False, soft_wrap=True)
 
+    def show(self, sentence: str) -> None:
+        """Changes only the live line."""
+        self._sentence = sentence
+
     def _tick(self) -> None:
         if self._done.wait(_QUIET_SECONDS):
             return

@@ -186,6 +186,17 @@ class Fleet(Closing):
             clock=clock or SystemClock(),
         )
 
+    def another(self) -> Self:
+        """Opens the same fleet once more, for another thread."""
+        return type(self)(
+            spec=self.spec,
+            config=self.config,
+            home=self.home,
+            bootstrap=self.bootstrap,
+            environ=self._environ,
+            clock=self.clock,
+        )
+
     def close(self) -> None:
         """Closes all connections."""
         if "_ledger" in vars(self):

@@ -68,6 +68,8 @@ class Crowd:
 
     store: Store
     clock: Turning
+    group: str = GROUP
+    lease: float = LEASE
     static: bool = True
     people: dict[str, Worker] = field(default_factory=dict)
     like: dict[str, Behaviour] = field(default_factory=dict)
@@ -86,7 +88,7 @@ class Crowd:
 
     def __post_init__(self) -> None:
         self.clock.turn = self.turn
-        self.watcher = SlotWatcher(self.store, group=GROUP, lease=LEASE, clock=self.clock)
+        self.watcher = SlotWatcher(self.store, group=self.group, lease=self.lease, clock=self.clock)
 
     # --- as a Runtime -----------------------------------------------------------------------
 
@@ -94,7 +96,7 @@ class Crowd:
         """Nothing else runs."""
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        assert group == GROUP
+        assert group == self.group
         self.asked.append(count)
         room = count if self.room is None else max(0, self.room - len(self.workers()))
         names = tuple(f"w{len(self.people) + n}" for n in range(min(count, room)))
@@ -115,7 +117,7 @@ class Crowd:
         return tuple(
             WorkerProcess(
                 name=each.name,
-                group=GROUP,
+                group=self.group,
                 revision=each.revision,
                 wanted=each.wanted,
                 running=each.alive,
@@ -150,7 +152,7 @@ class Crowd:
 
     def counted(self, group: str, since: int) -> RebalanceCounts | None:
         return RebalanceCounts(
-            group=GROUP,
+            group=self.group,
             generations=tuple(self.generations[since:]),
             replacements=0,
             to_generation=len(self.generations),
@@ -208,7 +210,7 @@ class Crowd:
         """Take what may be taken."""
         if not who.wanted:
             return
-        targets, slots = self.store.targets(GROUP), self.store.slots(GROUP)
+        targets, slots = self.store.targets(self.group), self.store.slots(self.group)
         self.watcher.takeable_slots(worker=who.name, revision=who.revision, since=0.0)
         void = self.watcher.void
         for seen in candidates(
@@ -242,7 +244,7 @@ class Crowd:
     def hold(self, who: Worker, how: Behaviour, joining: set[str]) -> None:
         """Join, commit, and answer what the slot targets asks."""
         assert who.slot is not None
-        targets, now = self.store.targets(GROUP), self.clock.now()
+        targets, now = self.store.targets(self.group), self.clock.now()
         n, held = who.slot.number, who.slot
         if who.joined_at is None:
             if now < targets.open_at or not how.joins:
@@ -256,7 +258,7 @@ class Crowd:
         pin = targets.handover.get(n)
         if n in targets.leaving:
             self.renew(who, phase=Phase.DRAINED)
-            if all_drained(targets, self.store.slots(GROUP), self.watcher.dead()):
+            if all_drained(targets, self.store.slots(self.group), self.watcher.dead()):
                 self.renew(who, phase=Phase.CLOSED)
                 if self.static:
                     self.release(who)
@@ -302,7 +304,7 @@ class Crowd:
         self.store.report(
             report_of(
                 who.name,
-                GROUP,
+                self.group,
                 revision=who.revision,
                 phase=who.phase,
                 slot=None if who.slot is None else who.slot.number,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fleet.commands.change.batches import BatchedChanges, roll_start
 from fleet.commands.change.session import ChangeSession, GroupOutcome, change_all, change_one
 from fleet.commands.invocation import (
     Invocation,
@@ -54,6 +55,12 @@ plan_option = click.option(
     "approved",
     metavar="ID",
     help="Carry out only the plan of this id, and do not ask; refused if the group has changed.",
+)
+batch_option = click.option(
+    "--batch",
+    type=click.IntRange(min=1, max=100),
+    metavar="N",
+    help="Change N groups at once; the next batch begins if all receipts are as expected.",
 )
 
 
@@ -105,28 +112,41 @@ def scale(
 
 
 @click.command(
-    epilog="Examples:  fleet roll orders-enrichment  |  fleet roll --select team=pay --dry-run"
+    epilog="Examples:  fleet roll orders-enrichment  |  fleet roll --select team=pay --batch 10"
 )
 @groups_option(must=True, all_means="Roll every declared group with mode: act.")
+@batch_option
 @plan_option
 @changing_options
 @output_option
 @common
-def roll(invocation: Invocation, *, meant: Meant, approved: str | None, **options: Any) -> None:
+def roll(
+    invocation: Invocation,
+    *,
+    meant: Meant,
+    batch: int | None,
+    approved: str | None,
+    **options: Any,
+) -> None:
     """Replace all workers with workers of the new code.
 
     Slot by slot a warm standby takes over; static members cost no rebalance. The first slot is the
     canary. If it fails, its slot goes back and the change is rolled back. A roll keeps the number
-    of slots, and also runs when the code is unchanged. Groups roll one after the other. The command
-    stops at the first group whose recorded cost differs from the expected cost.
+    of slots, and also runs when the code is unchanged. Groups roll one after the other, or --batch
+    N at once. The command stops at the first group whose recorded cost differs from the expected
+    cost. After a stop or a kill, the same command with --batch continues within a day.
     """
-    if approved is not None and len(meant.named) != 1:
+    if approved is not None and (batch or len(meant.named) != 1):
         raise click.UsageError("--plan names the plan of one GROUP: name that group only")
     with invocation.open() as fleet:
         session = ChangeSession(invocation, fleet, approved=approved, **options)
+        names = _acting(session, meant)
+        if batch is not None:
+            _roll_in_batches(session, names, meant.words(), batch)
+            return
         results = change_all(
             session,
-            _acting(session, meant),
+            names,
             make=lambda name, snapshot: fleet.plan(
                 name, wanted=fleet.open_slots(name), roll=True, snapshot=snapshot
             ),
@@ -140,6 +160,30 @@ def roll(invocation: Invocation, *, meant: Meant, approved: str | None, **option
             ),
         )
         session.end(results, one=len(meant.named) == 1)
+
+
+def _roll_in_batches(
+    session: ChangeSession, names: Sequence[str], selection: str, size: int
+) -> None:
+    command = f"fleet roll {selection} --batch {size}"
+    batches = BatchedChanges(session, names, size=size, command=command)
+    if names:
+        start = roll_start(session, names, selection)
+        batches.run(
+            make=lambda name, snapshot: session.fleet.plan(
+                name,
+                wanted=session.fleet.open_slots(name),
+                roll=not start.has_rolled(session.fleet, name),
+                snapshot=snapshot,
+            ),
+            act=lambda fleet, name: fleet.apply(
+                name, wanted=fleet.open_slots(name), roll=True, actor=session.actor
+            ),
+            begin=lambda: start.keep(session),
+        )
+        if batches.is_complete and not session.dry_run:
+            start.forget(session)
+    batches.end()
 
 
 def _acting(session: ChangeSession, meant: Meant) -> tuple[str, ...]:
@@ -181,6 +225,7 @@ def drain(invocation: Invocation, group: str, slots: tuple[int, ...], **options:
 
 @click.command(epilog="Examples:  fleet apply orders-enrichment  |  fleet apply --all --yes")
 @groups_option(must=True, all_means="Carry out the plan of every declared group with mode: act.")
+@batch_option
 @click.option(
     "--continue",
     "how",
@@ -198,6 +243,7 @@ def apply(
     invocation: Invocation,
     *,
     meant: Meant,
+    batch: int | None,
     how: str | None,
     approved: str | None,
     dry_run: bool,
@@ -205,16 +251,29 @@ def apply(
 ) -> None:
     """Carry out the plans of groups.
 
-    An unfinished change whose process died is finished first. The command stops at the first group
-    whose recorded cost differs from the expected cost. A refused group does not stop the others.
+    An unfinished change whose process died is finished first. Groups change one after the other, or
+    --batch N at once. The command stops at the first group whose recorded cost differs from the
+    expected cost. A refused group does not stop the others. After a stop or a kill, the same
+    command continues.
     """
-    if approved is not None and (how or len(meant.named) != 1):
+    if approved is not None and (batch or how or len(meant.named) != 1):
         raise click.UsageError("--plan starts a change of one GROUP: name that group only")
+    if batch and how:
+        raise click.UsageError(f"--{how} starts no change: leave --batch out")
     with invocation.open() as fleet:
         session = ChangeSession(invocation, fleet, approved=approved, dry_run=dry_run, **options)
         names = _acting(session, meant)
         if how:
             results = _settle_all(session, names, how)
+        elif batch is not None:
+            command = f"fleet apply {meant.words()} --batch {batch}"
+            batches = BatchedChanges(session, names, size=batch, command=command)
+            batches.run(
+                make=lambda name, snapshot: fleet.plan(name, snapshot=snapshot),
+                act=lambda each, name: each.apply(name, actor=session.actor),
+            )
+            batches.end()
+            return
         else:
             results = change_all(
                 session,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import RenderableType
 
 from fleet.commands.answers import (
     as_answer,
@@ -46,13 +47,15 @@ class GroupOutcome:
     plan: "Plan | None" = None
     change: "Change | None" = None
     refused: str | None = None
+    failed: str | None = None
+    """Why the change could not be followed to its end; it may be unfinished."""
     aborting: bool = False
     """The user asked to abort, so an aborted change is a success."""
 
     def trouble(self) -> str | None:
         """Returns why this is not what was asked for; None if it is."""
-        if self.refused is not None:
-            return self.refused
+        if self.refused is not None or self.failed is not None:
+            return self.refused or self.failed
         if self.change is None or good(self.change):
             return None
         if self.aborting and self.change.state.value == "aborted":
@@ -74,6 +77,7 @@ class GroupOutcome:
             "plan": plan and as_answer(plan),
             "change": change,
             "refused": self.refused,
+            "failed": self.failed,
         }
 
 
@@ -115,6 +119,20 @@ class ChangeSession:
         if self._table:
             click.echo(visible(sentence))
 
+    def print(self, table: RenderableType) -> None:
+        """Prints a table, but not in JSON."""
+        if self._table:
+            self._console.print(table)
+
+    def print_change(self, change: "Change") -> None:
+        """Prints receipts and end of a change, but not in JSON."""
+        if self._table:
+            print_change(self._console, change)
+
+    def changing(self, groups: Sequence[str]) -> None:
+        """Records whose changes Ctrl-C would leave unfinished."""
+        self._invocation.changing = " ".join(groups) or None
+
     def act(
         self,
         group: str,
@@ -137,19 +155,18 @@ class ChangeSession:
             if not self.dry_run and not refused and shown is not None:
                 self._keep_current(shown)
             return GroupOutcome(group, plan=shown, refused=refused or None)
-        self._invocation.changing = group
+        self.changing([group])
         try:
             with Progress(f"changing {group}") as progress:
                 change = act(progress)
         except Refused as error:
-            self._invocation.changing = None
+            self.changing([])
             return GroupOutcome(group, plan=shown, refused=str(error))
-        self._invocation.changing = None
-        if self._table:
-            if shown is not None and change.plan.id != shown.id and _other(change.plan, shown):
-                self.say(f"group {group} changed meanwhile and was planned again:")
-                self.show(change.plan)
-            print_change(self._console, change)
+        self.changing([])
+        if shown is not None and change.plan.id != shown.id and _other(change.plan, shown):
+            self.say(f"group {group} changed meanwhile and was planned again:")
+            self.show(change.plan)
+        self.print_change(change)
         return GroupOutcome(group, plan=shown, change=change)
 
     def _keep_current(self, plan: "Plan") -> None:
@@ -158,13 +175,17 @@ class ChangeSession:
         if self.fleet.keep_current(plan):
             self.say(current_settings_notice(plan.group))
 
+    def left_change(self, group: str) -> "Change | None":
+        """Returns an unfinished change that this command may finish."""
+        left = self.fleet.change(group)
+        if left is None or left.state is not ChangeState.RUNNING:
+            return None
+        return left if self.fleet.spec.mode_of(self.fleet.group(group)) == "act" else None
+
     def finish_left(self, group: str) -> GroupOutcome | None:
         """Finishes what a dead process left, before a plan is shown; None if nothing was left."""
-        spec = self.fleet.group(group)
-        left = self.fleet.change(group)
-        if self.fleet.spec.mode_of(spec) != "act" or left is None:
-            return None
-        if left.state is not ChangeState.RUNNING:
+        left = self.left_change(group)
+        if left is None:
             return None
 
         def finish(progress: Callable[[str], None]) -> "Change":
@@ -173,16 +194,23 @@ class ChangeSession:
 
         return self.act(group, None, finish)
 
-    def end(self, results: Iterable[GroupOutcome], *, one: bool) -> None:
-        """Prints JSON if asked for. Raises Refused if every trouble is a refusal, or FleetError."""
+    def end(
+        self, results: Iterable[GroupOutcome], *, one: bool, in_part: bool = False, **more: Any
+    ) -> None:
+        """Prints JSON if asked for. Raises Refused if every trouble is a refusal, or FleetError.
+
+        in_part: refusals are no error if another group was changed.
+        """
         found = list(results)
         if not self._table:
             answers = [result.as_json() for result in found]
             body = answers[0] if one else {"results": answers}
-            print_json({"schema_version": SCHEMA_VERSION, **body})
+            print_json({"schema_version": SCHEMA_VERSION, **body, **more})
         bad = {trouble: result for result in found if (trouble := result.trouble())}
         if bad:
             refused = all(result.refused is not None for result in bad.values())
+            if refused and in_part and any(result.change is not None for result in found):
+                return
             raise (Refused if refused else FleetError)("\nfleet: ".join(bad))
 
 
