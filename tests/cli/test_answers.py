@@ -25,6 +25,7 @@ from fleet.commands.groups.group_status import (
     last_change,
     status_answer,
     with_failing,
+    with_problems,
 )
 from fleet.commands.groups.reading import print_status
 from fleet.decide.lag_status import GroupLagStatus, LagStatus, Level, PartitionLagStatus
@@ -351,6 +352,30 @@ def test_status_lists_every_group_with_what_is_known():
         " ".join(text.split())
     )
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_groups_with_a_problem_come_worst_first():
+    """Storm, no commits, quarantined slot, failed change, falling behind; a pause is no problem."""
+    well = dataclasses.replace(STATUS, storm=None, lag_status=None)
+
+    def managed(**fields) -> GroupStatus:
+        return dataclasses.replace(well, managed=dataclasses.replace(well.managed, **fields))
+
+    def late(status: LagStatus) -> GroupStatus:
+        known = GroupLagStatus(group="orders", status=status, sentence="why")
+        return dataclasses.replace(well, lag_status=known)
+
+    shut = SlotTargets(group="orders", quarantined=frozenset({0}))
+    worst = [
+        dataclasses.replace(well, storm=STORM),
+        late(LagStatus.STALL),
+        managed(targets=shut),
+        managed(change=FAILED),
+        late(LagStatus.WARN),
+    ]
+    changing = dataclasses.replace(CHANGE, state=ChangeState.RUNNING)
+    others = [well, FOREIGN, NEW, managed(change=changing), late(LagStatus.UNSCORED)]
+    assert with_problems([*others, *reversed(worst)]) == worst
 
 
 @pytest.mark.parametrize("detail", [False, True])

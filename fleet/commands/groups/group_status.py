@@ -274,6 +274,28 @@ def managed_of(fleet: "Fleet", name: str) -> Managed:
     )
 
 
+def with_problems(groups: Iterable[GroupStatus]) -> list[GroupStatus]:
+    """Returns the groups with a problem, worst first; a pause is none."""
+    ranked = ((_problem_rank(status), status) for status in groups)
+    found = [(rank, status) for rank, status in ranked if rank is not None]
+    return [status for _, status in sorted(found, key=lambda each: (each[0], each[1].group))]
+
+
+def _problem_rank(status: GroupStatus) -> int | None:
+    """Ranks the worst problem, 0 the worst; None if the group has none."""
+    level = status.lag_status.level if status.lag_status is not None else Level.OK
+    managed = status.managed
+    change = managed.change if managed is not None else None
+    found = (
+        status.storm is not None,
+        level is Level.ERR,
+        managed is not None and bool(managed.targets.quarantined),
+        change is not None and change.state not in {ChangeState.RUNNING, ChangeState.DONE},
+        level is Level.WARN,
+    )
+    return next((rank for rank, applies in enumerate(found) if applies), None)
+
+
 def status_answer(
     snapshot: Snapshot,
     groups: Sequence[GroupStatus],

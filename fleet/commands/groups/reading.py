@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -31,6 +32,7 @@ from fleet.commands.groups.group_status import (
     last_change,
     slot_rows,
     status_answer,
+    with_problems,
 )
 from fleet.commands.invocation import (
     DETAILED,
@@ -67,9 +69,9 @@ def print_status(
     recent: Recent | None = None,
 ) -> None:
     """Prints the cluster's groups; with `detail` each group's partitions and slots."""
-    if not groups:
+    if not groups and not snapshot.groups:
         console.print(f"cluster {snapshot.cluster} has no consumer groups")
-    else:
+    if groups:
         declared = any(status.managed for status in groups)  # without one, columns are empty
         console.print(as_table(GROUPS, groups, now, ours=declared))
     for status in groups:
@@ -189,9 +191,14 @@ def _summary(status: GroupStatus, now: float) -> str:
     "managed or not. With GROUP, shows its partitions, slots and recent rebalances too.\n\n\b\n"
     "Columns:\n"
     + "\n".join(f"  {column.header:12} {column.about}" for column in GROUPS if column.header),
-    epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status -o json",
+    epilog="Examples:  fleet status  |  fleet status orders-enrichment  |  fleet status --problems",
 )
 @groups_option()
+@click.option(
+    "--problems",
+    is_flag=True,
+    help="Show only groups with a storm, a bad lag status, a quarantined slot or a failed change.",
+)
 @output_option
 @click.option(
     "--watch",
@@ -204,6 +211,7 @@ def status(
     invocation: Invocation,
     *,
     meant: Meant,
+    problems: bool,
     output: str,
     watch: float | None,
 ) -> None:
@@ -213,20 +221,28 @@ def status(
     with invocation.open() as fleet:
         names = meant.chosen(fleet) if meant.select else meant.named
         detail = bool(meant.named)
+        show = partial(_show_once, fleet, names, output=output, detail=detail, problems=problems)
         while watch:
             click.clear()
-            _show_once(fleet, names, output=output, detail=detail)
+            show()
             time.sleep(watch)
-        _show_once(fleet, names, output=output, detail=detail)
+        show()
 
 
-def _show_once(fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: bool) -> None:
+def _show_once(
+    fleet: "Fleet", groups: tuple[str, ...], *, output: str, detail: bool, problems: bool
+) -> None:
     snapshot, found, recent, pauses = gather(fleet, groups)
     _known(fleet, [s.group for s in found if not s.exists and not fleet.spec.fleet(s.group)])
+    count = len(found)
+    if problems:
+        found = with_problems(found)
     if output == "json":
         print_json(status_answer(snapshot, found, pauses, recent=recent, detail=detail))
         return
     now = fleet.clock.now()
+    if problems:
+        click.echo(f"{plural(len(found), 'group')} of {count:,} with a problem, worst first")
     print_status(stdout(), snapshot, found, now=now, detail=detail, recent=recent)
 
 
