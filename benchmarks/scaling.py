@@ -9,7 +9,7 @@ worth.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from fleet.backtest.comparison import RULES, Comparison, compare
 from fleet.backtest.load import DAY, LoadSeries, mixed, read_traces
 from fleet.backtest.ours import PolicyRule, replayed_spec
 from fleet.backtest.replay import TICK, Observation, Outcome, Setting
-from fleet.backtest.rules import packed_hours
 from fleet.commands.invocation import verbose_option
 from fleet.decide.assignments import NOBODY, owners_after
 
@@ -58,8 +57,6 @@ class ScalingResult(BenchmarkResult):
     """CPU seconds of replaying drain_time."""
     decided: float
     """CPU seconds of deciding about 1,000 groups once."""
-    packed: float
-    """Worker hours of a packing that knows the load."""
 
     def goals(self) -> tuple[Goal, ...]:
         """Returns the goals of the benchmark."""
@@ -82,7 +79,6 @@ class ScalingResult(BenchmarkResult):
             "seed": self.options.seed,
             "replayed_cpu_seconds": round(self.replayed, 2),
             "decided_cpu_seconds": round(self.decided, 3),
-            "packed_worker_hours": round(self.packed, 1),
             **self.found.as_json(),
         }
 
@@ -104,10 +100,9 @@ def run(options: ScalingOptions, say: Callable[[str], None]) -> ScalingResult:
     both = {**ours.outcomes, **found.outcomes}
     return ScalingResult(
         options=options,
-        found=Comparison(load=load, floor_hours=found.floor_hours, outcomes=both),
+        found=replace(found, outcomes=both),
         replayed=replayed,
         decided=decided_in(_GROUPS),
-        packed=packed_hours(load, setting),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from fleet.backtest.load import LoadSeries
 from fleet.backtest.ours import policy_rule
 from fleet.backtest.replay import Outcome, Rule, Setting, replay
-from fleet.backtest.rules import clairvoyant, flink, floor_of, keda
+from fleet.backtest.rules import clairvoyant, flink, floor_of, keda, packing_hours
 from fleet.errors import ConfigError
 
 THRESHOLD: Final = 10.0
@@ -18,6 +18,9 @@ RULES: Final[Mapping[str, _Maker]] = {
         {"policy": "drain_time", "starts_in": setting.start},
         partitions=load.partitions,
         protocol=setting.protocol,
+    ),
+    "packed": lambda load, setting, _: policy_rule(
+        {"policy": "packed"}, partitions=load.partitions, protocol=setting.protocol
     ),
     "lag": lambda load, setting, threshold: policy_rule(
         {"policy": "lag", "records_per_worker": round(threshold)},
@@ -43,6 +46,8 @@ class Comparison:
     load: LoadSeries
     floor_hours: float
     """Hours in which a record is late, whatever the number of workers."""
+    packing_hours: float
+    """Worker hours of a packing that knows the load."""
     outcomes: Mapping[str, Outcome]
 
     def as_json(self) -> dict[str, Any]:
@@ -55,6 +60,7 @@ class Comparison:
                 "hours": round(load.seconds / 3_600, 2),
                 "records_per_second": round(float(load.rates.sum(axis=1).mean()), 1),
                 "floor_late_hours": round(self.floor_hours, 3),
+                "packing_worker_hours": round(self.packing_hours, 1),
             },
             "policies": {
                 name: {
@@ -92,4 +98,6 @@ def compare(
             rule = RULES[name](load, setting, each)
         by = replace(setting, protocol="roundrobin") if name == "clairvoyant" else setting
         outcomes[name] = replay(load, rule, by)
-    return Comparison(load=load, floor_hours=floor_of(load, setting)[0], outcomes=outcomes)
+    late, due = floor_of(load, setting)
+    packed = packing_hours(due, load.step, setting.capacity)
+    return Comparison(load=load, floor_hours=late, packing_hours=packed, outcomes=outcomes)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fleet.backtest.load import LoadSeries
 from fleet.backtest.replay import TICK, Observation, Rule, Setting, replay
+from fleet.decide.packing import members_of, pack
 from fleet.lag.lag_columns import Floats
 
 CHANGE: Final = 600.0
@@ -180,23 +181,10 @@ def clairvoyant(load: LoadSeries, setting: Setting, *, price: float = CHANGE) ->
     return scheduled(clairvoyant_sizes(load, setting, price=price), load.step, ahead=ahead)
 
 
-def packed_hours(load: LoadSeries, setting: Setting) -> float:
-    """Returns the worker hours of Best Fit Decreasing with the load known, at the floor.
+def packing_hours(due: Floats, step: float, capacity: float) -> float:
+    """Returns the worker hours of Best Fit Decreasing, each step packed anew.
 
-    Each step is packed anew. Members of librdkafka and of KIP-848 cannot carry out such an
-    assignment: the first knows only its own assignors, the second those of the coordinator.
+    due: the load as the floor reads it, known beforehand. No group can carry out such a packing,
+    as packing.py says.
     """
-    _, due = floor_of(load, setting)
-    return sum(_bins(rates.tolist(), setting.capacity) for rates in due) * load.step / 3_600
-
-
-def _bins(sizes: Sequence[float], capacity: float) -> int:
-    """Counts the bins that Best Fit Decreasing needs; at least one."""
-    free: list[float] = []
-    for size in sorted(sizes, reverse=True):
-        fitting = [place for place, room in enumerate(free) if room >= size]
-        if fitting:
-            free[min(fitting, key=free.__getitem__)] -= size
-        else:
-            free.append(capacity - size)
-    return max(1, len(free))
+    return sum(members_of(pack(rates.tolist(), capacity)) for rates in due) * step / 3_600

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SHAPES = ("steady", "daily", "burst", "skewed", "hot-partition", "stuck-sink")
 POLICIES = (
-    *("drain_time", "lag", "keda", "keda-5m", "keda-30m", "keda-with-lag", "flink", "clairvoyant"),
-    "declared",
+    *("drain_time", "packed", "lag", "keda", "keda-5m", "keda-30m", "keda-with-lag", "flink"),
+    *("clairvoyant", "declared"),
 )
 _USUAL = ("drain_time", "keda", "keda-5m", "flink", "clairvoyant")
 
@@ -159,6 +159,11 @@ def scaling(
             duration(figures["downtime_seconds"]),
         )
     console.print(rows)
+    console.print(
+        f"A packing by rate would need {about['packing_worker_hours']:,.0f} worker hours, but "
+        "members of librdkafka and of KIP-848 cannot carry it out.",
+        markup=False,
+    )
 
 
 def _recorded(

@@ -810,15 +810,25 @@ class LagScaling(_ScalingBase):
     """Waiting records per worker."""
 
 
-class DrainTimeScaling(_ScalingBase):
+class _RateScaling(_ScalingBase):
+    records_per_second: Annotated[float, Field(gt=0)] | None = None
+    """Records per second that a busy worker reads; default: learnt from the workers' reports."""
+
+
+class PackedScaling(_RateScaling):
+    """Wants the fewest slots that read all partitions, and says what a packing would save."""
+
+    policy: Literal["packed"]
+    """Slots by arrival and capacity, beside a packing of partitions by their rates."""
+
+
+class DrainTimeScaling(_RateScaling):
     """Wants as many slots as keep the oldest waiting record younger than `target`."""
 
     policy: Literal["drain_time"]
     """Slots by arrival, backlog and capacity, under the group's assignor."""
     target: Annotated[Duration, Field(ge=5.0, le=86400.0)] = 60.0
     """Greatest age of the oldest waiting record."""
-    records_per_second: Annotated[float, Field(gt=0)] | None = None
-    """Records per second that a busy worker reads; default: learnt from the workers' reports."""
     starts_in: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 30.0
     """Time until a new worker reads, with a new node if it needs one."""
     idle: Annotated[Duration, Field(ge=0.0, le=604800.0)] = 6600.0
@@ -905,7 +915,7 @@ class ScaleAt(Strict):
 Topic = Annotated[str, BeforeValidator(topic_entry)]
 Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
 Scaling = Annotated[
-    FixedScaling | PartitionsScaling | LagScaling | DrainTimeScaling,
+    FixedScaling | PartitionsScaling | LagScaling | DrainTimeScaling | PackedScaling,
     Field(discriminator="policy"),
 ]
 

@@ -6,7 +6,8 @@ group's real assignor, against the capacity of one worker. The group grows when 
 a record become older than `target` before help could arrive, and then to the right size at once. It
 shrinks when idle slots have cost as much as a rebalance is worth. A partition that one worker
 cannot read, and a stopped one, are named and not scaled for. A step up that did not raise the
-throughput is undone and remembered. Cost: one check is not enough, since a rate needs two.
+throughput is undone and remembered. The policy `packed` shares the rates, and says what a packing
+would save. Cost: one check is not enough, since a rate needs two.
 """
 
 import math
@@ -15,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from fleet.decide.assignments import NOBODY, Owners, owners_after
-from fleet.text import duration, plural
+from fleet.decide.packing import members_of, pack
+from fleet.text import duration, few, plural
 
 FULL: Final = 1.05
 """Load of a member, of its capacity, up to which a step up fills it: the target age absorbs it."""
@@ -39,6 +41,9 @@ _REMEMBERED: Final = 3_600.0
 """Seconds for which a step up that brought nothing is not repeated."""
 _FORGETS: Final = 0.1
 """Weight of a new measurement of the capacity."""
+
+
+_IDLE: Final = "idle seconds of surplus slots"
 
 
 class PartitionLoad(NamedTuple):
@@ -98,8 +103,8 @@ class DrainMemory:
     trial: Trial | None = None
 
 
-class DrainSettings(NamedTuple):
-    """Holds the limits of the policy, as fleet.yaml declares them."""
+class AgeLimits(NamedTuple):
+    """Holds what drain_time counts against a rebalance."""
 
     target: float
     """Greatest age in seconds of the oldest waiting record."""
@@ -107,6 +112,13 @@ class DrainSettings(NamedTuple):
     """Seconds until a new worker reads."""
     idle: float
     """Worker seconds of idle slots that are worth one rebalance."""
+
+
+class DrainSettings(NamedTuple):
+    """Holds the limits of the policy, as fleet.yaml declares them."""
+
+    ages: AgeLimits | None
+    """None: the policy is packed, which counts no ages."""
     capacity: float | None
     """Records per second of a worker, if it is declared."""
     protocol: str
@@ -144,6 +156,7 @@ class _Sizing(NamedTuple):
 
     settings: DrainSettings
     capacity: float
+    names: tuple[str, ...]
     owners: Owners
     now: tuple[float, ...]
     average: tuple[float, ...]
@@ -196,7 +209,7 @@ class _Sizing(NamedTuple):
         return max(ages, default=(0.0, 0.0))
 
 
-def ask_drain_time(
+def ask_by_rates(
     settings: DrainSettings,
     loads: Sequence[PartitionLoad],
     workers: Sequence[WorkerRate],
@@ -227,7 +240,10 @@ def ask_drain_time(
     named = _named(capacity, loads, memory)
     if not current:
         return _from_zero(settings, sizing, memory, named)
-    chosen = _decided(sizing, current, memory, seconds, at)
+    if settings.ages is None:
+        chosen = _packed(sizing, current, memory)
+    else:
+        chosen = _decided(sizing, settings.ages, current, memory, seconds=seconds, at=at)
     low, high = max(1, settings.least), settings.most
     others = range(max(low, chosen.wanted - 1), min(high, chosen.wanted + 1) + 1)
     return DrainAsk(
@@ -240,13 +256,14 @@ def ask_drain_time(
             "records per second of a worker": round(capacity, 1),
             "records per second that arrive": round(sum(memory.arrivals.values()), 1),
             "records that wait": float(sum(each.waiting or 0 for each in loads)),
-            "idle seconds of surplus slots": round(chosen.idle, 1),
+            **({} if settings.ages is None else {_IDLE: round(chosen.idle, 1)}),
         },
         alternatives=tuple(
             f"{plural(members, 'slot')}: {_outcome(sizing, members)}"
             for members in sorted({*others, chosen.wanted, current})
             if explain and members
-        ),
+        )
+        + ((_packing(sizing),) if explain else ()),
     )
 
 
@@ -256,30 +273,30 @@ def _hold(current: int, why: str, memory: DrainMemory) -> DrainAsk:
 
 def _decided(
     sizing: _Sizing,
+    ages: AgeLimits,
     current: int,
     memory: DrainMemory,
+    *,
     seconds: float,
     at: float,
 ) -> _Choice:
     settings = sizing.settings
-    reaction = min(seconds, 60.0) + settings.starts_in
+    reaction = min(seconds, 60.0) + ages.starts_in
     ahead, load = sizing.age_ahead(reaction)
-    arrive = sum(memory.arrivals.values())
-    rate = f"{arrive:,.0f} records/s arrive, a worker reads {sizing.capacity:,.0f}"
-    trial = _judged(memory, sizing, ahead, current, at)
+    rate = _rates(sizing, memory)
+    trial = _judged(memory, sizing, ages, ahead, current, at=at)
     if trial is not None and trial.failed and current == trial.after:
         why = (
             f"{trial.before} to {plural(trial.after, 'slot')} did not raise the throughput above "
             f"{trial.reads:,.0f} records/s, so the step is undone"
         )
         return _Choice(trial.before, why, memory.idle, trial)
-    if ahead > settings.target * _EARLY and not memory.reads and any(sizing.backlog):
-        why = f"{rate}; no worker has read a record since the last check, so more would not help"
-        return _Choice(current, why, 0.0, trial)
-    if ahead > settings.target * _EARLY:
+    if ahead > ages.target * _EARLY and not memory.reads and any(sizing.backlog):
+        return _Choice(current, rate + _STUCK, 0.0, trial)
+    if ahead > ages.target * _EARLY:
         why = (
             f"{rate}; at {load:.0%} of a worker, the busiest member would let records wait "
-            f"{duration(ahead)} within {duration(reaction)}, target {duration(settings.target)}"
+            f"{duration(ahead)} within {duration(reaction)}, target {duration(ages.target)}"
         )
         if trial is not None and not trial.failed and current >= trial.after:
             why += f"; {trial.before} to {plural(trial.after, 'slot')} has not helped yet"
@@ -295,23 +312,74 @@ def _decided(
         if wanted > current:
             trial = Trial(before=current, after=wanted, at=at, reads=memory.reads)
         return _Choice(wanted, why, 0.0, trial)
-    if ahead > settings.target / 2:
+    if ahead > ages.target / 2:
         return _Choice(current, f"{rate}; the backlog is being read", memory.idle, trial)
     why = f"{rate}; the busiest member has {load:.0%} of its capacity to do"
-    rates = tuple(map(max, sizing.average, sizing.now))
-    low = max(settings.least, 1 if any(rates) or any(sizing.backlog) else 0)
-    fewer = sizing.smallest(low, current, rates, RELAXED) if current > low else current
+    fewer = _fewer(sizing, current)
     if fewer >= current:
-        idle = max(0.0, memory.idle - settings.idle * seconds / _REMEMBERED)
+        idle = max(0.0, memory.idle - ages.idle * seconds / _REMEMBERED)
         return _Choice(current, why, idle, trial)
     idle = memory.idle + (current - fewer) * seconds
     waits = ""
-    if idle < settings.idle:
+    if idle < ages.idle:
         waits = (
             f"{plural(current - fewer, 'surplus slot')} cost {duration(idle)} so far and a "
-            f"rebalance is worth {duration(settings.idle)}"
+            f"rebalance is worth {duration(ages.idle)}"
         )
     return _Choice(fewer, why, idle, trial, waits)
+
+
+_STUCK: Final = "; no worker has read a record since the last check, so more would not help"
+
+
+def _rates(sizing: _Sizing, memory: DrainMemory) -> str:
+    arrive = sum(memory.arrivals.values())
+    return f"{arrive:,.0f} records/s arrive, a worker reads {sizing.capacity:,.0f}"
+
+
+def _fewer(sizing: _Sizing, current: int) -> int:
+    """Returns the least number, at most the present one, that reads what arrives and waits."""
+    rates = tuple(map(max, sizing.average, sizing.now))
+    low = max(sizing.settings.least, 1 if any(rates) or any(sizing.backlog) else 0)
+    return sizing.smallest(low, current, rates, RELAXED) if current > low else current
+
+
+def _packed(sizing: _Sizing, current: int, memory: DrainMemory) -> _Choice:
+    """Returns the least number of members of which none has more than it reads."""
+    rate = _rates(sizing, memory)
+    over = sizing.overloaded(current, sizing.now, FULL)
+    if over is None:
+        return _Choice(_fewer(sizing, current), f"{rate}; {_packing(sizing)}", 0.0)
+    if not memory.reads and any(sizing.backlog):
+        return _Choice(current, rate + _STUCK, 0.0)
+    most = max(current, sizing.settings.most)
+    wanted = sizing.smallest(current + 1, most, sizing.now, FULL)
+    return _Choice(min(wanted, most), f"{rate}; {_packing(sizing)}", 0.0)
+
+
+def _packing(sizing: _Sizing) -> str:
+    """Returns how many slots a packing by rate needs, and what the assignor does with so few."""
+    settings = sizing.settings
+    sizes = [
+        rate + waiting / _CATCH_UP for rate, waiting in zip(sizing.now, sizing.backlog, strict=True)
+    ]
+    packed = members_of(pack(sizes, FULL * sizing.capacity))
+    owned: dict[int, list[int]] = {}
+    for place, owner in enumerate(sizing.owners_at(packed)):
+        if sizes[place]:
+            owned.setdefault(owner, []).append(place)
+    shared = [places for places in owned.values() if len(places) > 1]
+    busiest = max(shared, key=lambda places: sum(sizes[place] for place in places), default=[])
+    assigned = sizing.smallest(1, max(packed, settings.most), sizing.now, FULL)
+    if assigned <= packed or not busiest:
+        return f"a packing by rate: {plural(packed, 'slot')}, no fewer than by {settings.protocol}"
+    load = sum(sizes[place] for place in busiest) / sizing.capacity
+    names = [sizing.names[place] for place in sorted(busiest, key=lambda place: -sizes[place])]
+    return (
+        f"a packing by rate: {plural(packed, 'slot')} instead of {assigned}, since "
+        f"{settings.protocol} would give one of {packed} members {load:.0%} of its capacity: "
+        f"{few(names)}"
+    )
 
 
 def _from_zero(
@@ -429,6 +497,7 @@ def _sizing(
     return _Sizing(
         settings,
         capacity,
+        tuple(each.name for each in loads),
         tuple(each.owner for each in loads),
         tuple(now),
         tuple(average),
@@ -457,10 +526,10 @@ def _named(
 
 
 def _judged(
-    memory: DrainMemory, sizing: _Sizing, ahead: float, current: int, at: float
+    memory: DrainMemory, sizing: _Sizing, ages: AgeLimits, ahead: float, current: int, *, at: float
 ) -> Trial | None:
     """Returns the last step up: forgotten if it helped, failed if it did not."""
-    trial, settings, capacity = memory.trial, sizing.settings, sizing.capacity
+    trial, capacity = memory.trial, sizing.capacity
     if trial is None:
         return None
     if trial.failed:
@@ -472,6 +541,6 @@ def _judged(
     gain = min(capacity * (trial.after - trial.before), max(0.0, most))
     if ahead <= 0.0 or memory.reads >= trial.reads + _GAIN * gain:
         return None
-    if at - trial.at < settings.starts_in + _PROVEN or ahead <= settings.target * _EARLY:
+    if at - trial.at < ages.starts_in + _PROVEN or ahead <= ages.target * _EARLY:
         return trial
     return replace(trial, failed=True, at=at)

@@ -20,17 +20,19 @@ from fleet.config.spec import (
     FixedScaling,
     GroupSpec,
     LagScaling,
+    PackedScaling,
     PartitionsScaling,
 )
 from fleet.config.topic_patterns import is_pattern, matches
 from fleet.decide.assignments import NOBODY
 from fleet.decide.drain_time import (
+    AgeLimits,
     DrainAsk,
     DrainMemory,
     DrainSettings,
     PartitionLoad,
     WorkerRate,
-    ask_drain_time,
+    ask_by_rates,
 )
 from fleet.decide.hours import find_restraint, least_reason, least_slots
 from fleet.model import GroupSnapshot, GroupState, LagCase, Member, TopicPartition
@@ -114,7 +116,7 @@ class ScalingMemory:
     """(time, wanted) of these checks, oldest first, numbers falling: the first in the window is
     the largest."""
     drain: DrainMemory | None = None
-    """Rates and the last step up of the policy drain_time; outlives a change of size."""
+    """Rates and the last step up of drain_time and packed; outlives a change of size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,11 +167,11 @@ def wanted_slots(
     A stopped partition's lag does not count, since no worker can reduce it [30].
     """
     expected = expected_topics(topics, spec)
-    if isinstance(spec.scaling, DrainTimeScaling):
+    if isinstance(spec.scaling, DrainTimeScaling | PackedScaling):
         workers = [WorkerRate(r.worker, r.records, r.busy_seconds) for r in reports]
         at = now if seen_at is None else seen_at
         drain = memory.drain or DrainMemory()
-        ask = _asked_by_drain_time(
+        ask = _asked_by_rates(
             spec,
             spec.scaling,
             group,
@@ -280,9 +282,9 @@ def _asked_by_lag(
 _ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
-def _asked_by_drain_time(
+def _asked_by_rates(
     spec: GroupSpec,
-    policy: DrainTimeScaling,
+    policy: DrainTimeScaling | PackedScaling,
     group: GroupSnapshot | None,
     topics: Mapping[str, int],
     *,
@@ -320,10 +322,11 @@ def _asked_by_drain_time(
     else:
         worker = spec.worker
         protocol = worker.assignor if isinstance(worker, ClassicWorker) else "consumer"
+    ages = None
+    if isinstance(policy, DrainTimeScaling):
+        ages = AgeLimits(target=policy.target, starts_in=policy.starts_in, idle=policy.idle)
     settings = DrainSettings(
-        target=policy.target,
-        starts_in=policy.starts_in,
-        idle=policy.idle,
+        ages=ages,
         capacity=policy.records_per_second,
         protocol=protocol,
         topics=tuple(counts.values()),
@@ -331,7 +334,7 @@ def _asked_by_drain_time(
         most=max(1, min(spec.replicas.max, most_owners(topics, spec))),
     )
     settled = group.state is GroupState.STABLE and len(group.members) >= current
-    ask = ask_drain_time(
+    ask = ask_by_rates(
         settings,
         loads,
         workers,

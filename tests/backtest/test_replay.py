@@ -9,7 +9,14 @@ import pytest
 
 from fleet.backtest.load import SHAPES, LoadSeries, mixed, read_traces, shape
 from fleet.backtest.replay import Observation, Outcome, Setting, replay
-from fleet.backtest.rules import clairvoyant, clairvoyant_sizes, flink, floor_of, keda, packed_hours
+from fleet.backtest.rules import (
+    clairvoyant,
+    clairvoyant_sizes,
+    flink,
+    floor_of,
+    keda,
+    packing_hours,
+)
 from fleet.errors import ConfigError
 
 
@@ -165,5 +172,5 @@ def test_a_wrong_trace_names_its_line(tmp_path: Path, text: str, words: str) -> 
 def test_a_packing_needs_no_more_members_than_an_even_assignment() -> None:
     """700, 600, 400 and 300 fit two workers; round robin needs four."""
     load = load_of([700.0, 300.0, 600.0, 400.0], [100.0] * 4, step=3_600.0)
-    assert packed_hours(load, Setting()) == pytest.approx(2 + 1)
+    assert packing_hours(load.rates, load.step, 1_000) == pytest.approx(2 + 1)
     assert clairvoyant_sizes(load, Setting(), price=0.0) == [4, 1]

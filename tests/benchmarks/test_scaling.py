@@ -14,9 +14,7 @@ def result() -> ScalingResult:
     """Of one day, by three rules."""
     options = ScalingOptions(days=1.0)
     found = compare(load_of(options), Setting(), ["drain_time", "flink", "clairvoyant"])
-    return ScalingResult(
-        options=options, found=found, replayed=0.5, decided=decided_in(3), packed=9.0
-    )
+    return ScalingResult(options=options, found=found, replayed=0.5, decided=decided_in(3))
 
 
 def test_the_clairvoyant_is_as_late_as_the_floor(result: ScalingResult) -> None:

@@ -328,3 +328,37 @@ def test_slots_of_a_floor_are_not_idle() -> None:
     idle = [group.after(even(900)).inputs.get("idle seconds of surplus slots") for _ in range(42)]
     assert idle[1:39] == [0.0] * 38
     assert idle[-1]
+
+
+PACKED = {"policy": "packed", "records_per_second": 1000, "down_after": "0s"}
+SKEWED = [900.0, 10, 10, 10, 900, 10, 10, 10, 100, 10, 10, 10]
+"""Under range, one of two members has 1,860 records/s; packed by rate, two would do."""
+
+
+def test_packed_sizes_by_the_assignor_and_names_what_a_packing_would_save() -> None:
+    """900 and 900 share a member until there are three."""
+    found = Group(2, scaling=PACKED).after(SKEWED, reads=[1_000, 0, 0, 0, 800, *[0] * 7])
+    assert found.wanted == 3
+    assert "a packing by rate: 2 slots instead of 3, since range would give one of 2" in (
+        found.sentence
+    )
+    assert "185% of its capacity: orders-4, orders-0, orders-1 and 3 more" in found.sentence
+
+
+def test_packed_shrinks_to_what_the_assignor_can_read() -> None:
+    """No idle time is counted against a rebalance."""
+    group = Group(6, scaling=PACKED)
+    assert [group.after(even(1_700)).wanted for _ in range(3)] == [6, 2, 2]
+
+
+def test_packed_does_not_grow_for_a_stuck_sink_or_a_hot_partition() -> None:
+    """More members would not read more."""
+    assert Group(2, scaling=PACKED).after(even(5_400), reads=even(0)).wanted == 2
+    hot = Group(12, scaling=PACKED).after([3_000, *[50] * 11], reads=[1_000, *[50] * 11])
+    assert (hot.wanted, "add partitions" in hot.sentence) == (12, True)
+
+
+def test_an_explanation_has_the_packing() -> None:
+    """An even load has nothing to save."""
+    found = Group(2).after(even(5_400), reads=even(2_000), explain=True)
+    assert found.alternatives[-1] == "a packing by rate: 6 slots, no fewer than by range"

@@ -263,7 +263,7 @@ def _known(fleet: "Fleet", unknown: list[str]) -> None:
     help="Exit with 0 if there is nothing to do, 1 on an error, 2 if there are changes.",
 )
 @click.option(
-    "--explain", is_flag=True, help="Show the figures and alternatives of the policy drain_time."
+    "--explain", is_flag=True, help="Show the figures and alternatives of drain_time and packed."
 )
 @output_option
 @common
