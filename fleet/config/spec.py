@@ -813,6 +813,8 @@ class LagScaling(_ScalingBase):
 class _RateScaling(_ScalingBase):
     records_per_second: Annotated[float, Field(gt=0)] | None = None
     """Records per second that a busy worker reads; default: learnt from the workers' reports."""
+    idle: Annotated[Duration, Field(ge=0.0, le=604800.0)] = 6600.0
+    """Idle time of all surplus slots together after which a rebalance to remove them pays."""
 
 
 class PackedScaling(_RateScaling):
@@ -831,8 +833,6 @@ class DrainTimeScaling(_RateScaling):
     """Greatest age of the oldest waiting record."""
     starts_in: Annotated[Duration, Field(ge=0.0, le=3600.0)] = 30.0
     """Time until a new worker reads, with a new node if it needs one."""
-    idle: Annotated[Duration, Field(ge=0.0, le=604800.0)] = 6600.0
-    """Idle time of all surplus slots together after which a rebalance to remove them pays."""
 
 
 class Rollout(Strict):

@@ -5,9 +5,9 @@ and each change costs a rebalance. Choice: a rate and a backlog for each partiti
 group's real assignor, against the capacity of one worker. The group grows when a member would let
 a record become older than `target` before help could arrive, and then to the right size at once. It
 shrinks when idle slots have cost as much as a rebalance is worth. A partition that one worker
-cannot read, and a stopped one, are named and not scaled for. A step up that did not raise the
-throughput is undone and remembered. The policy `packed` shares the rates, and says what a packing
-would save. Cost: one check is not enough, since a rate needs two.
+cannot read is named, and gets at most a member of its own; a stopped one is not scaled for. A step
+up that did not raise the throughput is undone and remembered. `packed` shares all but the ages, and
+says what a packing would save. Cost: one check is not enough, since a rate needs two.
 """
 
 import math
@@ -29,6 +29,8 @@ _EARLY: Final = 0.8
 """Part of the target age at which the group grows."""
 _SMOOTH: Final = 900.0
 """Seconds over which arrivals are averaged before the group shrinks."""
+_HOPELESS: Final = 1_800.0
+"""Seconds of one worker's reading; a hot partition with more to read gets no member of its own."""
 _OLD: Final = 900.0
 """Seconds after which a check before says nothing about a rate."""
 _SHORT: Final = 5.0
@@ -41,9 +43,6 @@ _REMEMBERED: Final = 3_600.0
 """Seconds for which a step up that brought nothing is not repeated."""
 _FORGETS: Final = 0.1
 """Weight of a new measurement of the capacity."""
-
-
-_IDLE: Final = "idle seconds of surplus slots"
 
 
 class PartitionLoad(NamedTuple):
@@ -104,14 +103,12 @@ class DrainMemory:
 
 
 class AgeLimits(NamedTuple):
-    """Holds what drain_time counts against a rebalance."""
+    """Holds the limits that only drain_time has."""
 
     target: float
     """Greatest age in seconds of the oldest waiting record."""
     starts_in: float
     """Seconds until a new worker reads."""
-    idle: float
-    """Worker seconds of idle slots that are worth one rebalance."""
 
 
 class DrainSettings(NamedTuple):
@@ -119,6 +116,8 @@ class DrainSettings(NamedTuple):
 
     ages: AgeLimits | None
     """None: the policy is packed, which counts no ages."""
+    idle: float
+    """Worker seconds of idle slots that are worth one rebalance."""
     capacity: float | None
     """Records per second of a worker, if it is declared."""
     protocol: str
@@ -241,7 +240,7 @@ def ask_by_rates(
     if not current:
         return _from_zero(settings, sizing, memory, named)
     if settings.ages is None:
-        chosen = _packed(sizing, current, memory)
+        chosen = _packed(sizing, current, memory, seconds)
     else:
         chosen = _decided(sizing, settings.ages, current, memory, seconds=seconds, at=at)
     low, high = max(1, settings.least), settings.most
@@ -256,7 +255,7 @@ def ask_by_rates(
             "records per second of a worker": round(capacity, 1),
             "records per second that arrive": round(sum(memory.arrivals.values()), 1),
             "records that wait": float(sum(each.waiting or 0 for each in loads)),
-            **({} if settings.ages is None else {_IDLE: round(chosen.idle, 1)}),
+            "idle seconds of surplus slots": round(chosen.idle, 1),
         },
         alternatives=tuple(
             f"{plural(members, 'slot')}: {_outcome(sizing, members)}"
@@ -280,7 +279,7 @@ def _decided(
     seconds: float,
     at: float,
 ) -> _Choice:
-    settings = sizing.settings
+    most = sizing.settings.most
     reaction = min(seconds, 60.0) + ages.starts_in
     ahead, load = sizing.age_ahead(reaction)
     rate = _rates(sizing, memory)
@@ -301,8 +300,8 @@ def _decided(
         if trial is not None and not trial.failed and current >= trial.after:
             why += f"; {trial.before} to {plural(trial.after, 'slot')} has not helped yet"
             return _Choice(current, why, 0.0, trial)
-        wanted = sizing.smallest(current + 1, settings.most, sizing.now, FULL)
-        wanted = max(current, min(wanted, settings.most))
+        wanted = sizing.smallest(current + 1, most, sizing.now, FULL)
+        wanted = max(current, min(wanted, most))
         if wanted > current and trial is not None and trial.failed:
             why += (
                 f"; more than {trial.before} slots brought nothing {duration(at - trial.at)} ago, "
@@ -315,18 +314,7 @@ def _decided(
     if ahead > ages.target / 2:
         return _Choice(current, f"{rate}; the backlog is being read", memory.idle, trial)
     why = f"{rate}; the busiest member has {load:.0%} of its capacity to do"
-    fewer = _fewer(sizing, current)
-    if fewer >= current:
-        idle = max(0.0, memory.idle - ages.idle * seconds / _REMEMBERED)
-        return _Choice(current, why, idle, trial)
-    idle = memory.idle + (current - fewer) * seconds
-    waits = ""
-    if idle < ages.idle:
-        waits = (
-            f"{plural(current - fewer, 'surplus slot')} cost {duration(idle)} so far and a "
-            f"rebalance is worth {duration(ages.idle)}"
-        )
-    return _Choice(fewer, why, idle, trial, waits)
+    return _shrunk(sizing, current, memory, seconds, why)._replace(trial=trial)
 
 
 _STUCK: Final = "; no worker has read a record since the last check, so more would not help"
@@ -337,24 +325,36 @@ def _rates(sizing: _Sizing, memory: DrainMemory) -> str:
     return f"{arrive:,.0f} records/s arrive, a worker reads {sizing.capacity:,.0f}"
 
 
-def _fewer(sizing: _Sizing, current: int) -> int:
-    """Returns the least number, at most the present one, that reads what arrives and waits."""
+def _shrunk(
+    sizing: _Sizing, current: int, memory: DrainMemory, seconds: float, why: str
+) -> _Choice:
+    """Returns the least number that reads what arrives and waits, once idle slots cost enough."""
+    pays = sizing.settings.idle
     rates = tuple(map(max, sizing.average, sizing.now))
     low = max(sizing.settings.least, 1 if any(rates) or any(sizing.backlog) else 0)
-    return sizing.smallest(low, current, rates, RELAXED) if current > low else current
+    fewer = sizing.smallest(low, current, rates, RELAXED) if current > low else current
+    if fewer >= current:
+        return _Choice(current, why, max(0.0, memory.idle - pays * seconds / _REMEMBERED))
+    idle = memory.idle + (current - fewer) * seconds
+    waits = ""
+    if idle < pays:
+        waits = (
+            f"{plural(current - fewer, 'surplus slot')} cost {duration(idle)} so far and a "
+            f"rebalance is worth {duration(pays)}"
+        )
+    return _Choice(fewer, why, idle, waits=waits)
 
 
-def _packed(sizing: _Sizing, current: int, memory: DrainMemory) -> _Choice:
+def _packed(sizing: _Sizing, current: int, memory: DrainMemory, seconds: float) -> _Choice:
     """Returns the least number of members of which none has more than it reads."""
     rate = _rates(sizing, memory)
-    over = sizing.overloaded(current, sizing.now, FULL)
-    if over is None:
-        return _Choice(_fewer(sizing, current), f"{rate}; {_packing(sizing)}", 0.0)
+    why = f"{rate}; {_packing(sizing)}"
+    if sizing.fits(current, sizing.now, FULL):
+        return _shrunk(sizing, current, memory, seconds, why)
     if not memory.reads and any(sizing.backlog):
         return _Choice(current, rate + _STUCK, 0.0)
-    most = max(current, sizing.settings.most)
-    wanted = sizing.smallest(current + 1, most, sizing.now, FULL)
-    return _Choice(min(wanted, most), f"{rate}; {_packing(sizing)}", 0.0)
+    wanted = sizing.smallest(current + 1, sizing.settings.most, sizing.now, FULL)
+    return _Choice(max(current, min(wanted, sizing.settings.most)), why, 0.0)
 
 
 def _packing(sizing: _Sizing) -> str:
@@ -486,10 +486,10 @@ def _sizing(
             now.append(0.0)
             average.append(0.0)
             backlog.append(0.0)
-        elif rate >= capacity:  # what waits in it, no number of members reads
+        elif rate >= capacity:  # alone, it is read as fast as possible; then it does not count
             now.append(capacity)
             average.append(capacity)
-            backlog.append(0.0)
+            backlog.append(waiting if waiting < _HOPELESS * capacity else 0.0)
         else:
             now.append(rate)
             average.append(min(capacity, memory.averages.get(each.name, rate)))

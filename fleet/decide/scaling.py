@@ -324,9 +324,10 @@ def _asked_by_rates(
         protocol = worker.assignor if isinstance(worker, ClassicWorker) else "consumer"
     ages = None
     if isinstance(policy, DrainTimeScaling):
-        ages = AgeLimits(target=policy.target, starts_in=policy.starts_in, idle=policy.idle)
+        ages = AgeLimits(policy.target, policy.starts_in)
     settings = DrainSettings(
         ages=ages,
+        idle=policy.idle,
         capacity=policy.records_per_second,
         protocol=protocol,
         topics=tuple(counts.values()),

@@ -1,12 +1,14 @@
 """Policies of fleet.yaml in the back-test, by the same function as the manager."""
 
 import time
+from functools import cache
+from itertools import pairwise
 
 import pytest
 
-from fleet.backtest.load import shape
+from fleet.backtest.load import SHAPES, LoadSeries, shape
 from fleet.backtest.ours import PolicyRule, policy_rule, replayed_spec
-from fleet.backtest.replay import Setting, replay
+from fleet.backtest.replay import Outcome, Setting, replay
 from fleet.backtest.rules import keda
 
 DRAIN = {"policy": "drain_time"}
@@ -19,22 +21,42 @@ def test_a_fixed_policy_is_its_number() -> None:
     assert [(each.before, each.after) for each in found.steps] == [(1, 3)]
 
 
-@pytest.mark.parametrize("name", ["steady", "daily", "burst", "stuck-sink"])
-def test_a_shape_is_late_no_longer_than_under_another_rule(name: str) -> None:
-    """Fewer rebalances than a third of KEDA's rule, and most steps up have the right size."""
-    load = shape(name, partitions=12, days=1, mean=2_500, capacity=1_000, seed=7)
-    found = replay(load, policy_rule(DRAIN, partitions=12), Setting(first=4))
-    other = replay(load, keda(10_000, stabilisation=0), Setting(first=4))
+@cache
+def replayed(name: str, policy: str) -> Outcome:
+    """A day of a shape by a policy."""
+    return replay(day(name), policy_rule({"policy": policy}, partitions=12), Setting(first=4))
+
+
+def day(name: str) -> LoadSeries:
+    """A day of a shape."""
+    return shape(name, partitions=12, days=1, mean=2_500, capacity=1_000, seed=7)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_has_less_backlog_than_under_a_rule_with_more_workers(name: str) -> None:
+    """With a third of its rebalances at most, and steps up of the right size."""
+    found = replayed(name, "drain_time")
+    other = replay(day(name), keda(5_000, stabilisation=0), Setting(first=4))
+    assert found.worker_hours <= other.worker_hours
+    assert found.backlog_seconds <= other.backlog_seconds
     assert found.late_hours <= other.late_hours + 0.05
     assert found.rebalances * 3 <= other.rebalances
-    assert found.right_at_once(load) >= 0.9
+    assert found.right_at_once(day(name)) >= 0.9
+
+
+@pytest.mark.parametrize("policy", ["drain_time", "packed"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_shape_makes_a_group_flap(name: str, policy: str) -> None:
+    """No step is taken back within 20 minutes."""
+    steps = replayed(name, policy).steps
+    for first, then in pairwise(steps):
+        is_back = (then.after > then.before) != (first.after > first.before)
+        assert not is_back or then.at - first.at >= 20 * 60
 
 
 def test_a_stuck_sink_does_not_pile_up_workers() -> None:
     """While nobody reads anything, more workers would not help."""
-    load = shape("stuck-sink", partitions=12, days=1, mean=2_500, capacity=1_000, seed=7)
-    found = replay(load, policy_rule(DRAIN, partitions=12), Setting(first=4))
-    during = found.members[int(0.5 * 8640) + 30 : int(0.5 * 8640) + 170]
+    during = replayed("stuck-sink", "drain_time").members[int(0.5 * 8640) + 30 :][:140]
     assert during.max() < 9
 
 

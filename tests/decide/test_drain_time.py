@@ -128,6 +128,13 @@ def test_a_hot_partition_is_named_and_not_scaled_for() -> None:
     assert "orders-0 gets more than one worker reads: add partitions" in found.sentence
 
 
+def test_a_hot_partition_gets_a_member_of_its_own_for_half_an_hour_of_backlog() -> None:
+    """What it shares its member with would slow it; further behind, no number helps."""
+    group, rates, reads = Group(2), [1_300, *[90.0] * 11], [550, *[90.0] * 11]
+    asked = [group.after(rates, reads=reads).wanted for _ in range(100)]
+    assert (asked[0], asked[-1]) == (12, 2)
+
+
 def test_a_member_with_one_partition_needs_no_other_number() -> None:
     """The third partition of three is alone on the second member, so a third would not help it."""
     found = Group(1, partitions=3).after([100, 500, 980], reads=[100, 500, 0])
@@ -345,9 +352,9 @@ def test_packed_sizes_by_the_assignor_and_names_what_a_packing_would_save() -> N
     assert "185% of its capacity: orders-4, orders-0, orders-1 and 3 more" in found.sentence
 
 
-def test_packed_shrinks_to_what_the_assignor_can_read() -> None:
-    """No idle time is counted against a rebalance."""
-    group = Group(6, scaling=PACKED)
+def test_packed_shrinks_when_idle_slots_cost_as_much_as_a_rebalance() -> None:
+    """Four surplus slots cost the declared 4 minutes in two checks."""
+    group = Group(6, scaling={**PACKED, "idle": "4m"})
     assert [group.after(even(1_700)).wanted for _ in range(3)] == [6, 2, 2]
 
 
