@@ -691,6 +691,7 @@ class WantedMembers:
                 now=seen.at,
                 reports=() if spec.worker is None else self._fleet.reports(spec.group),
                 unit="member",
+                external=self._fleet.external_number(spec),
             )
             self._memories[spec.group] = decision.memory
             if spec.group not in storms:

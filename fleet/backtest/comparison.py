@@ -92,7 +92,7 @@ def compare(
         progress(name)
         if name == "declared":
             if declared is None:
-                raise ConfigError("the group has no worker in fleet.yaml, so no policy declared")
+                raise ConfigError("fleet.yaml declares no policy of the group that can be replayed")
             rule = declared
         else:
             rule = RULES[name](load, setting, each)

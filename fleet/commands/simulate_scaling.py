@@ -203,7 +203,7 @@ def _recorded(
         for key, each in ((key, sorted(each)) for key, each in samples.items())
     }
     load = from_ends(name, series)
-    if declared is None or declared.worker is None:
+    if declared is None or declared.worker is None or declared.scaling.policy == "external":
         return load, None
     topics = {"topics": ("load",), "group": "replay"}
     return load, PolicyRule(declared.model_copy(update=topics))

@@ -480,14 +480,15 @@ _PATHS = (
     ("sasl", "oidc", "client_secret_file"),
     ("sasl", "oidc", "ca_file"),
 )
+_SCALING_PATHS = ("authorization_file", "ca_file")
 
 
 def load(path: Path, environ: Mapping[str, str], *, text: str | None = None) -> FleetSpec:
     """Reads and validates a fleet.yaml, or the text given for it.
 
-    Relative paths in it (python_path, command, security) start at the file's folder, so that a run
-    of Dagster and a shell read the same. Raises ConfigError, which lists every problem as
-    `file:line: key: error, allowed values`.
+    Relative paths in it (python_path, command, security, scaling) start at the file's folder, so
+    that a run of Dagster and a shell read the same. Raises ConfigError, which lists every problem
+    as `file:line: key: error, allowed values`.
     """
     return _loaded(_read(path) if text is None else text, path, environ)
 
@@ -616,6 +617,10 @@ def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
         node, rest = owner.at(("worker", "python_path"))
         for folder_node in node.value if not rest and isinstance(node.value, list) else []:
             resolve(folder_node)
+        for key in _SCALING_PATHS:
+            node, rest = owner.at(("scaling", key))
+            if not rest:
+                resolve(node)
     return problems
 
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, Literal, get_args
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -57,10 +58,26 @@ def _one_of(model: BaseModel, part: str, *keys: str) -> None:
         raise ValueError(f"needs exactly one of {allowed} for the {part}")
 
 
+def _http_url(value: str) -> str:
+    try:
+        urlsplit(value).port  # noqa: B018 - raises for an address that no client can reach
+    except ValueError as error:
+        raise ValueError(f"is not a URL: {error}") from error
+    return value
+
+
+_HttpUrl = Annotated[
+    str,
+    Field(pattern=r"^https?://(\[[^]/@\s]+\]|[^/@:\s]+)(:\d+)?(/\S*)?$"),
+    AfterValidator(_http_url),
+]
+"""URL without a login."""
+
+
 class Oidc(Strict):
     """Gets tokens by OAuth 2.0 client credentials (RFC 6749, section 4.4)."""
 
-    endpoint: Annotated[str, Field(pattern=r"^https?://(\[[^]/@\s]+\]|[^/@:\s]+)(:\d+)?(/\S*)?$")]
+    endpoint: _HttpUrl
     """URL of the token endpoint. Use `http://` only on a network that you trust."""
     client_id: str | None = None
     """Client id, which is no secret. `${NAME}` is read as client_id_env."""
@@ -835,6 +852,35 @@ class DrainTimeScaling(_RateScaling):
     """Time until a new worker reads, with a new node if it needs one."""
 
 
+class ExternalScaling(_ScalingBase):
+    """Wants the number of slots that another program serves by HTTP."""
+
+    policy: Literal["external"]
+    """The number of slots that another program serves by HTTP."""
+    url: _HttpUrl
+    """URL of the number. Use `http://` only on a network that you trust."""
+    value_location: str = ""
+    """Place of the number in a JSON answer: keys and positions joined by dots, such as
+    data.0.wanted. Default: the whole answer is the number."""
+    query: str = ""
+    """PromQL query whose only series is the number; `url` is then the address of Prometheus."""
+    authorization_env: Variable | None = None
+    """Environment variable that holds the Authorization header, such as `Basic dXNlcjpwdw==`, or a
+    bearer token alone."""
+    authorization_file: FilePath | None = None
+    """File that holds the same."""
+    ca_file: FilePath | None = None
+    """PEM file of the CA that signed the server's certificate; default: the system's CAs."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ExternalScaling":
+        if self.query and self.value_location:
+            raise ValueError("has query and value_location: remove value_location")
+        if self.authorization_env and self.authorization_file:
+            raise ValueError("has authorization_env and authorization_file: remove one")
+        return self
+
+
 class Rollout(Strict):
     """Sets how a new revision replaces the old one."""
 
@@ -915,7 +961,12 @@ class ScaleAt(Strict):
 Topic = Annotated[str, BeforeValidator(topic_entry)]
 Worker = Annotated[ClassicWorker | ConsumerWorker, Field(discriminator="protocol")]
 Scaling = Annotated[
-    FixedScaling | PartitionsScaling | LagScaling | DrainTimeScaling | PackedScaling,
+    FixedScaling
+    | PartitionsScaling
+    | LagScaling
+    | DrainTimeScaling
+    | PackedScaling
+    | ExternalScaling,
     Field(discriminator="policy"),
 ]
 

@@ -17,6 +17,7 @@ from typing import Final
 from fleet.config.spec import (
     ClassicWorker,
     DrainTimeScaling,
+    ExternalScaling,
     FixedScaling,
     GroupSpec,
     LagScaling,
@@ -91,11 +92,24 @@ def most_owners_reason(topics: Mapping[str, int], group: GroupSpec) -> str:
 
 
 _OTHERWISE: Final = "; otherwise: "
+_NO_NUMBER: Final = "no number from "
 
 
 def restraint_note(notes: Iterable[str]) -> str | None:
-    """Returns the note of a plan whose policy wants a change and is restrained."""
-    return next((note for note in notes if _OTHERWISE in note), None)
+    """Returns the note of a plan whose policy is restrained, or gets no number of slots."""
+    return next((n for n in notes if _OTHERWISE in n or n.startswith(_NO_NUMBER)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExternalNumber:
+    """Holds the number of slots that another program serves for the policy external."""
+
+    source: str
+    """The address that served it."""
+    wanted: int | None = None
+    """None: it serves no number."""
+    why: str = ""
+    """Why there is no number."""
 
 
 MAX_REMEMBERED = 256
@@ -157,12 +171,13 @@ def wanted_slots(
     changed_at: Sequence[float] = (),
     unit: str = "slot",
     explain: bool = False,
+    external: ExternalNumber | None = None,
 ) -> Decision:
     """Decides once per check; `now` in wall-clock seconds, `memory` from the check before.
 
     seen_at: time of the snapshot of `group`. changed_at: when changes of the group began. unit:
     what `current` counts, for the sentence (an adopted Deployment has pods). explain: with
-    alternatives.
+    alternatives. external: the number for the policy external.
 
     A stopped partition's lag does not count, since no worker can reduce it [30].
     """
@@ -184,6 +199,8 @@ def wanted_slots(
             at=at,
             explain=explain,
         )
+    elif isinstance(spec.scaling, ExternalScaling):
+        ask = _asked_by_others(external or ExternalNumber(source=spec.scaling.url), current)
     else:
         ask = _asked(spec, group, expected, current, quarantined)
     decision = _decided(spec, expected, ask, current, memory=memory, now=now, unit=unit)
@@ -257,6 +274,14 @@ def _asked(
         )
     assert isinstance(policy, LagScaling)
     return _asked_by_lag(policy, group, current, quarantined)
+
+
+def _asked_by_others(external: ExternalNumber, current: int) -> _Ask:
+    if external.wanted is None:
+        reason = f" ({external.why})" if external.why else ""
+        why = f"{_NO_NUMBER}{external.source}{reason}"
+        return _Ask(raw=current, why=why, may_shrink=False)
+    return _Ask(raw=external.wanted, why=f"{external.source} asks for {external.wanted}")
 
 
 def _asked_by_lag(

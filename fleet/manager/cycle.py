@@ -25,7 +25,7 @@ from fleet.clock import Clock, SystemClock
 from fleet.config.acls import OFFSETS, Grant, allows, needed_grants
 from fleet.config.load import load
 from fleet.config.settings import settings_if_readable
-from fleet.config.spec import ClassicWorker, FleetSpec, GroupSpec, Security
+from fleet.config.spec import ClassicWorker, ExternalScaling, FleetSpec, GroupSpec, Security
 from fleet.config.topic_patterns import is_pattern
 from fleet.decide.adopted import MEMBERS, Adopted, approval_mismatch, make_adopted_plan, roll_note
 from fleet.decide.plans import make_drain_plan, make_plan
@@ -40,6 +40,7 @@ from fleet.decide.refusals import (
 from fleet.decide.scaling import NOTE as PIN_NOTE
 from fleet.decide.scaling import (
     Decision,
+    ExternalNumber,
     Pin,
     ScalingMemory,
     apply_pin,
@@ -58,6 +59,7 @@ from fleet.lag.end_history import EndHistory, EndStore
 from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import Logs, Snapshot
 from fleet.log.records import Unreadable
+from fleet.manager.external_number import ExternalNumbers
 from fleet.model import BrokerLimits, Plan, StepKind, TopicPartition
 from fleet.model.rebalances import Rebalance, RebalanceCounts
 from fleet.observe.admin import Observer
@@ -127,6 +129,7 @@ class Fleet(Closing):
         self.bootstrap = bootstrap
         self.clock = clock
         self._environ = environ
+        self._external_numbers = ExternalNumbers(environ)
         client = self.client = client_config(spec.cluster, bootstrap, environ)
         make_home(home)
         kind: RuntimeKind = runtime_kind(spec.runtime.kind)
@@ -523,7 +526,13 @@ class Fleet(Closing):
             now=self.clock.now(),
             unit=unit,
             explain=True,
+            external=self.external_number(self.group(group)),
         )
+
+    def external_number(self, spec: GroupSpec) -> ExternalNumber | None:
+        """Asks for the number of slots of the policy external; None for another policy."""
+        policy = spec.scaling
+        return self._external_numbers.ask(policy) if isinstance(policy, ExternalScaling) else None
 
     def plan(
         self,

@@ -20,6 +20,7 @@ from fleet.model import StepKind
 from fleet.system.processes import home_processes
 from tests.support.command import answer, process, said
 from tests.support.commits import commit
+from tests.support.json_server import JsonHandler, serving
 from tests.support.plans import plan_of, step_of
 
 PARTITIONS = 4
@@ -168,6 +169,34 @@ def test_plan_states_steps_and_expected_cost(cluster, capsys):
     assert "open" in [step["kind"] for step in plan["steps"]]
     out, _ = said(capsys, "plan", cluster.ours)
     assert "REBALANCES" in out
+
+
+def test_a_plan_obeys_the_number_of_another_program(cluster, capsys, monkeypatch):
+    """Asked with the login that the file names, which appears nowhere; without a number it says."""
+    monkeypatch.setenv("SIZER", "hunter2")
+
+    class Sizer(JsonHandler):
+        def get(self) -> None:
+            known = self.headers["Authorization"] == "Bearer hunter2"
+            self.say(200 if known else 401, {"orders": {"wanted": "3"}})
+
+    with serving(Sizer) as url:
+        scaling = {"policy": "external", "url": url, "value_location": "orders.wanted"}
+        cluster.declare("act", scaling={**scaling, "authorization_env": "SIZER"})
+        out, _ = said(capsys, "plan", "-o", "json")
+        assert "hunter2" not in out
+        (plan,) = json.loads(out)["plans"]
+        assert plan["wanted"] == 3
+        assert plan["notes"][0] == f"{url[7:]} asks for 3: 3 slots"
+        cluster.declare("act", scaling=scaling)
+        with Fleet.open(Path("fleet.yaml")) as fleet:
+            fleet.store.change_targets(cluster.ours, lambda t: replace(t, open=frozenset({0, 1})))
+        (plan,) = answer(capsys, "plan")["plans"]
+    assert plan["wanted"] == 2
+    assert plan["notes"][0] == (
+        f"no number from {url[7:]} (it answers 401; set scaling.authorization_env or "
+        "authorization_file): 2 slots"
+    )
 
 
 def test_a_missing_topic_is_created_before_anything_else(cluster, capsys):

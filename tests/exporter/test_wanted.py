@@ -54,7 +54,9 @@ def wanted(
         return snapshot_of(*groups, at=at, topics={"orders": 4})
 
     fleet: Any = SimpleNamespace(
-        spec=fleet_spec(EXTERNAL, {"group": "other", "topics": ["o"]}), snapshot=snapshot
+        spec=fleet_spec(EXTERNAL, {"group": "other", "topics": ["o"]}),
+        snapshot=snapshot,
+        external_number=lambda _: None,
     )
     asked = WantedMembers(fleet)
     return [

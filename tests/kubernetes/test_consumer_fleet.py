@@ -90,6 +90,19 @@ def test_what_is_wrong_is_told_by_its_key(spec: dict[str, Any], cluster: str, wh
         spec_of(declared(**spec), cluster, namespace="shop")
 
 
+@pytest.mark.parametrize("key", ["authorization_env", "authorization_file", "ca_file"])
+def test_an_address_of_the_resource_gets_no_login_of_the_operator(key: str) -> None:
+    """Neither by the resource nor by the defaults of its cluster's file."""
+    scaling = {"policy": "external", "url": "http://sizer:1/"}
+    plain = declared(fleet={**ENTRY, "scaling": scaling})
+    assert spec_of(plain, CLUSTER, namespace="shop").fleets[0].scaling.policy == "external"
+    own = declared(fleet={**ENTRY, "scaling": {**scaling, key: "KAFKA"}})
+    theirs = f"{CLUSTER}  scaling: {{policy: external, url: 'https://house/', {key}: KAFKA}}\n"
+    for told, cluster in ((own, CLUSTER), (plain, theirs)):
+        with pytest.raises(ConfigError, match=rf"spec\.fleet\.scaling\.{key}: the operator would"):
+            spec_of(told, cluster, namespace="shop")
+
+
 def test_an_unknown_cluster_is_told_with_the_known_ones(tmp_path: Path) -> None:
     """A name leads nowhere else."""
     folder = tmp_path / "clusters"

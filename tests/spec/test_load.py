@@ -110,7 +110,7 @@ GOLDEN = [
     pytest.param(
         fleet("scaling: {policy: lags}"),
         "fleet.yaml:4: fleets[0].scaling.policy: 'lags' is not allowed; nearest: lag "
-        "(allowed: fixed, partitions, lag, drain_time, packed)",
+        "(allowed: fixed, partitions, lag, drain_time, packed, external)",
         id="unknown-policy",
     ),
     pytest.param(

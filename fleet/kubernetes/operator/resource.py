@@ -37,6 +37,8 @@ _MAPPINGS: Final = (
     ("spec", "clusterRef"),
     ("spec", "scaling"),
 )
+_OPERATORS_OWN: Final = ("authorization_env", "authorization_file", "ca_file")
+"""Keys of the policy external that name a variable or a file of the process that asks."""
 
 
 class DeclaredFleet:
@@ -171,6 +173,13 @@ def spec_of(declared: DeclaredFleet, cluster: str, *, namespace: str) -> FleetSp
         raise ConfigError(
             "spec.fleet.worker is missing: write at least worker.entrypoint or worker.command"
         )
+    for key in _OPERATORS_OWN:
+        if getattr(spec.fleets[0].scaling, key, None):
+            raise ConfigError(
+                f"spec.fleet.scaling.{key}: the operator would read it in its own pod and send it "
+                "to an address of the resource; serve the number without a login, or remove "
+                "spec.fleet.scaling and let another program write spec.replicas"
+            )
     if spec.cluster.bootstrap_servers == "embedded":
         raise ConfigError(
             f"cluster {declared.cluster} has no bootstrap_servers: write host:port in the chart's "
