@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from fleet import __version__
+from fleet.config.spec import GroupSpec, WantedMembersSpec
 from fleet.decide.scaling import ScalingMemory, wanted_slots
 from fleet.decide.storms import StormWatch, watch_reach
 from fleet.errors import FleetError
@@ -37,7 +38,7 @@ from fleet.log.records import Unreadable
 from fleet.manager.cycle import Fleet
 from fleet.manager.lag_assessment import find_still_rows, worst_lag_status
 from fleet.manager.live_cluster import live_readers
-from fleet.model import ReceiptResult
+from fleet.model import GroupSnapshot, LagCase, ReceiptResult
 from fleet.model.rebalances import BUCKETS, Cause, Totals
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import Change, Phase
@@ -647,59 +648,98 @@ def receipt_families(
     yield differs
 
 
-# Computes how many members a declared group wants, for scalers that are not Fleet.
+# Computes how many members a group wants, for scalers that are not Fleet.
 #
 # Problem: KEDA and an HPA scale a Deployment by lag alone, since nobody tells them capacity and the
-# cost of a rebalance. Choice: the exporter asks the group's policy of fleet.yaml at each refresh,
-# and serves its number. It needs no right to change anything. A group that Kafka does not report
-# has no number, so that a scaler keeps what it has. In a storm the number stays, since each change
-# costs one more rebalance, and members and lag jump. Cost: the memory of a policy lasts as long as
-# the exporter, and after a restart the first number is the present one; one more request per
-# refresh.
+# cost of a rebalance. Choice: the exporter asks the group's policy at each refresh, and serves its
+# number. It needs no right to change anything. The policy is `scaling` of a declared group, else
+# that of the first entry of `exporter.wanted_members` that takes the group. A group that Kafka does
+# not report has no number, so that a scaler keeps what it has. In a storm the number stays, since
+# each change costs one more rebalance, and members and lag jump. Cost: the memory of a policy lasts
+# as long as the exporter, and after a restart the first number is the present one; one more request
+# per refresh.
+
+_UNREAD: Final = frozenset({LagCase.TOPIC_DELETED, LagCase.LEFT})
 
 
 class WantedMembers:
-    """Asks the declared policies of a fleet.yaml."""
+    """Asks the policies of a fleet.yaml."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._memories: dict[str, ScalingMemory] = {}
         self._last: Mapping[str, int] = {}
 
-    def refresh(self, storms: Container[str] = ()) -> Mapping[str, int]:
-        """Returns the wanted members of each group whose fleet declares `scaling`.
+    def refresh(self, known: Iterable[str], storms: Container[str] = ()) -> Mapping[str, int]:
+        """Returns the wanted members of each group with a policy; known: groups that it exports.
 
         A group in `storms` keeps its last number; it has none if there was none before the storm.
 
         It asks the coordinators for these groups, since the offsets topic alone names no owner
         until the next rebalance.
         """
-        specs = [each for each in self._fleet.spec.fleets if "scaling" in each.model_fields_set]
-        if not specs:
+        policies = self._policies(known)
+        self._memories = {g: kept for g, kept in self._memories.items() if g in policies}
+        if not policies:
+            self._last = {}
             return {}
-        seen, found = self._fleet.snapshot([each.group for each in specs]), {}
-        for spec in specs:
-            group = seen.groups.get(spec.group)
+        seen, found = self._fleet.snapshot(list(policies)), {}
+        for name, policy in policies.items():
+            group = seen.groups.get(name)
             if group is None or not group.exists:
+                continue
+            spec = policy if isinstance(policy, GroupSpec) else _undeclared(group, seen, policy)
+            if not spec.topics or group.type == "share":
                 continue
             decision = wanted_slots(
                 spec=spec,
                 group=group,
                 topics=seen.topics,
                 current=len(group.members),
-                memory=self._memories.get(spec.group, ScalingMemory()),
+                memory=self._memories.get(name, ScalingMemory()),
                 now=seen.at,
-                reports=() if spec.worker is None else self._fleet.reports(spec.group),
+                reports=() if spec.worker is None else self._fleet.reports(name),
                 unit="member",
                 external=self._fleet.external_number(spec),
             )
-            self._memories[spec.group] = decision.memory
-            if spec.group not in storms:
-                found[spec.group] = decision.wanted
-            elif spec.group in self._last:
-                found[spec.group] = self._last[spec.group]
+            self._memories[name] = decision.memory
+            if name not in storms:
+                found[name] = decision.wanted
+            elif name in self._last:
+                found[name] = self._last[name]
         self._last = found
         return found
+
+    def _policies(self, known: Iterable[str]) -> dict[str, GroupSpec | WantedMembersSpec]:
+        """Returns what sizes each group that declares `scaling` or that an entry takes."""
+        spec = self._fleet.spec
+        declared = {each.group: each for each in spec.fleets}
+        found: dict[str, GroupSpec | WantedMembersSpec] = {
+            name: each for name, each in declared.items() if "scaling" in each.model_fields_set
+        }
+        for name in known if spec.exporter.wanted_members else ():
+            if name in found:
+                continue
+            entry = next((e for e in spec.exporter.wanted_members if e.groups.takes(name)), None)
+            if entry is not None:
+                own = declared.get(name)
+                found[name] = own.model_copy(update=_sizing(entry)) if own else entry
+        return found
+
+
+def _sizing(entry: WantedMembersSpec) -> dict[str, Any]:
+    return {"scaling": entry.scaling, "replicas": entry.replicas}
+
+
+def _undeclared(group: GroupSnapshot, seen: Snapshot, entry: WantedMembersSpec) -> GroupSpec:
+    """Returns an entry's policy for a group that no fleet declares, with the topics it reads."""
+    topics = {each.tp.topic for each in group.partitions if each.case not in _UNREAD}
+    topics |= {tp.topic for member in group.members for tp in member.partitions}
+    topics |= seen.topics.keys() & (seen.facts[group.group].topics or ())
+    # Without validation: Kafka allows names of groups that no file can declare.
+    return GroupSpec.model_construct(
+        group=group.group, topics=tuple(sorted(topics)), **_sizing(entry)
+    )
 
 
 # /metrics and /healthz of the exporter.
@@ -918,7 +958,7 @@ class Exporter(Closing):
         slots, unread = self._read_slots()
         storms = self._storms.families(seen)
         try:
-            wanted = self._wanted.refresh(self._storms.current_storms(seen))
+            wanted = self._wanted.refresh(seen.facts, self._storms.current_storms(seen))
         except FleetError as error:  # the store is unreadable: no number, so nothing shrinks
             wanted, unread = {}, (*unread, f"cannot size groups: {error}")
         result = RefreshResult(

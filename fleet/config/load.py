@@ -613,7 +613,7 @@ def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
             resolve(node)
     fleets, rest = root.at(("fleets",))
     entries = fleets.value if not rest and isinstance(fleets.value, list) else []
-    for owner in [*entries, root.at(("defaults",))[0]]:
+    for owner in [*entries, root.at(("defaults",))[0], *_wanted_members(root)]:
         node, rest = owner.at(("worker", "python_path"))
         for folder_node in node.value if not rest and isinstance(node.value, list) else []:
             resolve(folder_node)
@@ -622,6 +622,11 @@ def _resolve_files(root: YamlNode, folder: Path) -> list[Problem]:
             if not rest:
                 resolve(node)
     return problems
+
+
+def _wanted_members(root: YamlNode) -> list[YamlNode]:
+    node, rest = root.at(("exporter", "wanted_members"))
+    return node.value if not rest and isinstance(node.value, list) else []
 
 
 # --- defaults ------------------------------------------------------------------------------
@@ -643,6 +648,8 @@ def _merged(root: YamlNode, problems: list[Problem]) -> YamlNode:
             fleets, value=[_with_tags(_under(shared, fleet)) for fleet in fleets.value]
         )
         _check_groups(fleets.value, problems)
+    sized = _wanted_members(root)
+    sized[:] = map(_with_tags, sized)
     return replace(root, value=top)
 
 

@@ -534,19 +534,6 @@ class History(Strict):
     """Groups to record."""
 
 
-class ExporterSpec(Strict):
-    """Sets the Prometheus exporter of all groups."""
-
-    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
-    """Address of /metrics as host:port."""
-    interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
-    """Time between two refreshes of the exporter."""
-    partitions: bool = False
-    """Export lag per partition too; this adds one series per group and partition."""
-    groups: Selection = Selection()
-    """Groups to export."""
-
-
 class UiSpec(Strict):
     """Sets the web page of `fleet ui`."""
 
@@ -971,6 +958,47 @@ Scaling = Annotated[
 ]
 
 
+def _check_floors(scaling: Scaling, replicas: Replicas) -> None:
+    for floor in scaling.floors:
+        if floor.min > replicas.max:
+            raise ValueError(
+                f"scaling.floors wants {floor.min} slots ({floor.hours}), but replicas.max is "
+                f"{replicas.max}: raise it, or lower the floor"
+            )
+
+
+class WantedMembersSpec(Strict):
+    """Sets the policy that sizes some groups for KEDA or an HPA."""
+
+    groups: Selection = Selection()
+    """Groups to size."""
+    scaling: Scaling
+    """Policy for the number of members, with the keys of `fleets[].scaling`."""
+    replicas: Replicas = Replicas()
+    """Bounds of the number of members."""
+
+    @model_validator(mode="after")
+    def _floors_fit(self) -> "WantedMembersSpec":
+        _check_floors(self.scaling, self.replicas)
+        return self
+
+
+class ExporterSpec(Strict):
+    """Sets the Prometheus exporter of all groups."""
+
+    listen: Annotated[str, Field(pattern=r"^\S*:\d{1,5}$")] = "127.0.0.1:9308"
+    """Address of /metrics as host:port."""
+    interval: Annotated[Duration, Field(ge=1.0, le=3600.0)] = 15.0
+    """Time between two refreshes of the exporter."""
+    partitions: bool = False
+    """Export lag per partition too; this adds one series per group and partition."""
+    groups: Selection = Selection()
+    """Groups to export."""
+    wanted_members: tuple[WantedMembersSpec, ...] = ()
+    """Policies for groups that declare no `scaling`; the first whose `groups` match applies. The
+    exporter serves the number that it wants, for KEDA or an HPA. Fleet does not act on it."""
+
+
 class GroupSpec(Strict):
     """Describes one fleet: a consumer group and its workers."""
 
@@ -1034,12 +1062,7 @@ class GroupSpec(Strict):
 
     @model_validator(mode="after")
     def _floors_fit(self) -> "GroupSpec":
-        for floor in self.scaling.floors:
-            if floor.min > self.replicas.max:
-                raise ValueError(
-                    f"scaling.floors wants {floor.min} slots ({floor.hours}), but replicas.max is "
-                    f"{self.replicas.max}: raise it, or lower the floor"
-                )
+        _check_floors(self.scaling, self.replicas)
         return self
 
     @property

@@ -4,16 +4,20 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
+from fleet.config.load import load
+from fleet.config.spec import ExternalScaling
+from fleet.errors import ConfigError
 from fleet.exporter import RefreshResult, WantedMembers, render
-from fleet.model import GroupSnapshot, TopicPartition
+from fleet.model import GroupSnapshot, LagCase, TopicPartition
 from tests.docs.pages import blocks
-from tests.support.declared import fleet_spec
+from tests.support.declared import declaration, fleet_spec
 from tests.support.seen_groups import group_seen, member_seen, partition_seen
 from tests.support.snapshots import snapshot_of
 
@@ -60,7 +64,7 @@ def wanted(
     )
     asked = WantedMembers(fleet)
     return [
-        dict(asked.refresh({"orders"} if place in storms else {"other"}))
+        dict(asked.refresh((), {"orders"} if place in storms else {"other"}))
         for place in range(len(seen))
     ]
 
@@ -91,6 +95,111 @@ def test_a_storm_holds_the_number(storms: list[int], numbers: list[int | None]) 
     seen = ((100.0, group(0, 0)), (130.0, group(27_000, 15_000)), (160.0, group(54_000, 30_000)))
     told = wanted(*seen, storms=storms)
     assert [each.get("orders") for each in told] == numbers
+
+
+LAG = {"policy": "lag", "records_per_worker": 10}
+SIZED: list[dict[str, Any]] = [
+    {"groups": {"allow": ["pay-.*"], "deny": ["pay-b"]}, "scaling": LAG},
+    {
+        "groups": {"deny": ["other-.*"]},
+        "scaling": {"policy": "partitions", "per_worker": 1},
+        "replicas": {"min": 1, "max": 2},
+    },
+]
+
+
+def sized(*groups: GroupSnapshot, declared: Sequence[dict[str, Any]] = ()) -> dict[str, int]:
+    """What the entries SIZED come to; each partition that is not of topic `tiny` is one of four."""
+    seen = snapshot_of(*groups, topics={"orders": 4, "tiny": 1})
+    fleet: Any = SimpleNamespace(
+        spec=fleet_spec(*declared, exporter={"wanted_members": SIZED}),
+        snapshot=lambda names: seen.only(set(names).__contains__),
+        external_number=lambda _: None,
+        reports=lambda _: (),
+    )
+    return dict(WantedMembers(fleet).refresh(seen.facts))
+
+
+def test_groups_that_declare_nothing_get_the_number_of_an_entry() -> None:
+    """Of the first that takes them, in its bounds, by the topics that they read."""
+    waits = [partition_seen(number, 10) for number in range(4)]
+    tiny = partition_seen(0, 10, topic="tiny")
+    left = [partition_seen(n, 10, case=LagCase.LEFT) for n in range(4)]
+    found = sized(
+        group_seen("pay-a", partitions=waits),
+        group_seen("pay-b", partitions=waits),
+        group_seen("pay-small", partitions=[*waits, tiny], members=[member_seen()]),
+        group_seen("moved-on", partitions=[tiny, *left]),
+        group_seen("other-a", partitions=waits),
+        group_seen("pay-empty"),
+        group_seen("pay-shared", partitions=waits, type="share"),
+        group_seen("", partitions=waits),
+        group_seen("joined", members=[member_seen("m", [TopicPartition("orders", 0)])]),
+    )
+    assert found == {
+        "pay-a": 4,
+        "pay-b": 2,
+        "pay-small": 5,
+        "moved-on": 1,
+        "": 2,
+        "joined": 2,
+    }
+
+
+def test_a_declared_group_has_its_own_policy_if_it_declares_one() -> None:
+    """Else that of the entry, also for workers of Fleet."""
+    waits = [partition_seen(number, 10) for number in range(4)]
+    own = {**EXTERNAL, "group": "pay-own", "scaling": {"policy": "fixed", "workers": 3}}
+    ours = declaration("pay-ours")
+    names = ("pay-own", "pay-ours")
+    found = sized(*(group_seen(each, partitions=waits) for each in names), declared=[own, ours])
+    assert found == {"pay-own": 3, "pay-ours": 4}
+
+
+def test_what_is_remembered_ends_with_its_group() -> None:
+    """An exporter runs for months, and groups come and go."""
+    looks = iter([snapshot_of(group_seen("a", partitions=[partition_seen()])), snapshot_of()])
+    fleet: Any = SimpleNamespace(
+        spec=fleet_spec(exporter={"wanted_members": [{"scaling": {"policy": "lag"}}]}),
+        snapshot=lambda _: next(looks),
+        external_number=lambda _: None,
+    )
+    asked = WantedMembers(fleet)
+    asked.refresh({"a"})
+    assert set(asked._memories) == {"a"}
+    asked.refresh(set())
+    assert asked._memories == {}
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ("{scaling: {policy: lags}}", "'lags' is not allowed; nearest: lag"),
+        ("{groups: {allow: ['(']}, scaling: {policy: lag}}", "is not a regular expression"),
+        ("{groups: {allow: [a]}}", "scaling: is missing"),
+        (
+            '{scaling: {floors: [{hours: "08:00-20:00", min: 20}]}}',
+            "scaling.floors wants 20 slots .* but replicas.max is 12",
+        ),
+    ],
+)
+def test_an_entry_that_is_wrong_is_told_with_its_line(entry: str, why: str) -> None:
+    """As everything in the file."""
+    text = f"exporter:\n  wanted_members:\n    - {entry}\n"
+    with pytest.raises(ConfigError, match=f"f:3: exporter.wanted_members.0..*{why}"):
+        load(Path("f"), {}, text=text)
+
+
+def test_an_entry_without_a_policy_goes_by_partitions(tmp_path: Path) -> None:
+    """As a fleet does; its files lie beside fleet.yaml."""
+    text = (
+        "exporter:\n  wanted_members:\n    - scaling: {max_step: 2}\n"
+        "    - scaling: {policy: external, url: 'https://a', ca_file: ca.pem}\n"
+    )
+    first, second = load(tmp_path / "f.yaml", {}, text=text).exporter.wanted_members
+    assert first.scaling.policy == "partitions"
+    assert isinstance(second.scaling, ExternalScaling)
+    assert second.scaling.ca_file == str(tmp_path / "ca.pem")
 
 
 @pytest.mark.prometheus

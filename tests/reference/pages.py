@@ -75,6 +75,8 @@ def keys(model: type[BaseModel], path: str) -> Iterator[tuple[str, str, str, str
         text = told(model, name)
         default = "" if info.is_required() else _default(info, inner)
         yield where, _kind(info, inner, entries), default, _limits(info), text
+        if len(inner) > 1 and not where.startswith("fleets[]"):
+            continue  # its text names the key whose variants are listed
         for each in inner or entries:
             tag = _tag_of(each) if len(inner) > 1 else None
             ending = "[]." if entries else f"({tag})." if tag else "."
