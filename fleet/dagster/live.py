@@ -8,6 +8,7 @@ Cost: memory of the code server (`fleet.manager.live_cluster`).
 
 import atexit
 import contextlib
+import math
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -23,6 +24,7 @@ from fleet.errors import FleetError, Unreachable
 
 if TYPE_CHECKING:
     from fleet.clock import Clock
+    from fleet.decide.decision_log import KeptDecision
     from fleet.manager.cycle import Fleet
     from fleet.slots.store import Store
 
@@ -65,6 +67,10 @@ class Live:
         self._keepers: dict[str, StateKeeper[Any]] = {}
         self.changes: dict[str, GroupChange] = {}
         """The last change of each declared group, by group id."""
+        self.decisions: dict[str, KeptDecision] = {}
+        """The last kept decision of each group, by group id."""
+        self.decisions_at = -math.inf
+        """Monotonic time at which they were read."""
         self.runs: Mapping[str, StartedRun] = {}
         """STARTED runs, by run id."""
         self.discovered: frozenset[str] | None = None

@@ -4,8 +4,9 @@ Problem: 300 groups observed every 15 s are 1.7 million events a day; Dagster de
 group's event with its checks takes 10 kB [37]. At 5,000 groups of 48 partitions a value for each
 partition takes seconds. Choice: a tick compares columns of the live view (`fleet.dagster.live`)
 with the last events, and makes values only for groups that get one. A group gets an event if its
-state, members, lag status or data version changed. A changed size of its lag counts once an hour
-at most, and a heartbeat follows once a day. A check is stored only if its outcome changed. A tick
+state, members, lag status or data version changed, or its policy's decision was news
+(`fleet.decide.decision_log`). A changed size of its lag counts once an hour at most, and a
+heartbeat follows once a day. A check is stored only if its outcome changed. A tick
 stores 300 events at most, oldest groups first. Cost: after many changes an event may be some ticks
 late, and an unchanged observation is up to a day old.
 
@@ -59,6 +60,7 @@ from fleet.dagster.reconcile_schedule import acting_topics
 from fleet.dagster.resources import FleetResource
 from fleet.dagster.sink_assets import TableMemory, table_events, writers_of_topics
 from fleet.dagster.storm_events import StormRefresh, refresh_storms
+from fleet.decide.decision_log import KeptDecision
 from fleet.decide.lag_status import GroupLagStatus, LagStatus
 from fleet.decide.storms import StormWatch
 from fleet.errors import Damaged, FleetError, SchemaTooNew
@@ -79,9 +81,11 @@ DISCOVERY_SECONDS: Final = 300.0
 """Seconds for which an undeclared group exists before it gets a partition."""
 STORE_DEADLINE_SECONDS: Final = 10.0
 """Seconds for reading the changes of declared groups; the rest keep what was read before."""
+DECISIONS_SECONDS: Final = 60.0
+"""Seconds between two readings of the decisions of policies."""
 PARTITIONS_A_TICK: Final = 1_000
-VERSION: Final = 7
-_GROUP: Final = Struct(">IIHHHbIIH")
+VERSION: Final = 8
+_GROUP: Final = Struct(">IIHHHbIIHI")
 
 
 class LastEvent(NamedTuple):
@@ -103,6 +107,8 @@ class LastEvent(NamedTuple):
     """Its data version: the time up to which all records are committed; 0: unknown."""
     storm: int = 0
     """Digest of its storm; 0: not known yet, or an undeclared group without one."""
+    decision: int = 0
+    """Time of its policy's last kept decision; 0: none."""
 
 
 class GroupTick(NamedTuple):
@@ -215,6 +221,7 @@ def due_groups(
             or known.hard != event.hard
             or known.watermark != event.watermark
             or known.storm != event.storm
+            or known.decision != event.decision
             or (known.changed != event.changed and known.changed and event.changed)
         ):
             ranked.append((0, known.at if known else 0, events, tick))
@@ -248,6 +255,8 @@ class WatchRefresh:
     statuses: Mapping[str, LagStatus]
     changes: Mapping[str, GroupChange]
     """Of declared groups, by group id."""
+    decisions: Mapping[str, KeptDecision] = field(default_factory=dict)
+    """The last kept decision of each group whose policy has decided."""
     storms: StormRefresh = field(default_factory=StormRefresh)
     problems: tuple[str, ...] = ()
     writable: bool = True
@@ -296,6 +305,7 @@ class WatchRefresh:
             freshness=check_digest(freshness_outcome(group, age, max_lag=limit).outcome),
             receipt=check_digest(change.plan.id, change.state.value) if change and ended else 0,
             storm=check_digest(*mark) if mark is not None else known.storm if known else 0,
+            decision=int(self.decisions[group].at) if group in self.decisions else 0,
             watermark=max(
                 known.watermark if known else 0,
                 watermark_of(figures, at=self.seen.at, every=self.spec.dagster.watermark),
@@ -324,6 +334,7 @@ def refresh_groups(live: Live, before: StormWatch) -> WatchRefresh:
     """Refreshes the live view, and reads the changes of declared groups."""
     seen, spec = live.cluster.refresh(), live.fleet.spec
     problems, storms = read_changes(live), refresh_storms(live, before)
+    problems = (*problems, *read_decisions(live))
     running = [
         group
         for group, each in live.changes.items()
@@ -335,6 +346,7 @@ def refresh_groups(live: Live, before: StormWatch) -> WatchRefresh:
         figures=seen.figures(),
         statuses=worst_lag_status(seen),
         changes=live.changes,
+        decisions=live.decisions,
         storms=storms,
         problems=tuple(dict.fromkeys((*seen.problems, *problems, *storms.errors.values()))),
         writable=all(is_writable(live, group) for group in running),
@@ -364,6 +376,26 @@ def read_changes(live: Live) -> tuple[str, ...]:
             problems.append(str(error))
             break
     return tuple(problems)
+
+
+def read_decisions(live: Live) -> tuple[str, ...]:
+    """Reads the last decision of each policy once a minute; returns what was not readable."""
+    monotonic = live.fleet.clock.monotonic
+    if monotonic() - live.decisions_at < DECISIONS_SECONDS:
+        return ()
+    live.decisions_at = began = monotonic()
+    for fleet in live.fleet.spec.fleets:
+        if not fleet.is_changeable:
+            continue
+        if monotonic() - began > STORE_DEADLINE_SECONDS:
+            return ("not all decisions of policies were read in time",)
+        try:
+            made = live.fleet.last_decision(fleet.group)
+        except FleetError as error:
+            return (f"decisions of policies were not read: {error}",)
+        if made is not None:
+            live.decisions[fleet.group] = made
+    return ()
 
 
 def is_writable(live: Live, group: str) -> bool:
@@ -477,6 +509,12 @@ def observation(
         parts += _waiting(state)
         parts += [] if storm is None else [storm.sentence]
         metadata["storm"] = storm is not None
+    if (made := refresh.decisions.get(tick.group)) is not None:
+        metadata |= {
+            "wanted members": made.wanted,
+            "member hours": made.member_hours,
+            "decision": f"{made.reason}; refused: {made.refused}" if made.refused else made.reason,
+        }
     last = refresh.changes.get(tick.group)
     if last is not None and last.change is not None:
         metadata["last change"] = f"{last.change.state.value}, by {last.change.actor}"

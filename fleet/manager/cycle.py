@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -28,6 +27,7 @@ from fleet.config.settings import settings_if_readable
 from fleet.config.spec import ClassicWorker, ExternalScaling, FleetSpec, GroupSpec, Security
 from fleet.config.topic_patterns import is_pattern
 from fleet.decide.adopted import MEMBERS, Adopted, approval_mismatch, make_adopted_plan, roll_note
+from fleet.decide.decision_log import KeptDecision
 from fleet.decide.plans import make_drain_plan, make_plan
 from fleet.decide.refusals import (
     adds_members,
@@ -59,6 +59,7 @@ from fleet.lag.end_history import EndHistory, EndStore
 from fleet.lag.lag_columns import Longs
 from fleet.lag.snapshot import Logs, Snapshot
 from fleet.log.records import Unreadable
+from fleet.manager.decisions import keep_decision, kept_decisions, last_decision
 from fleet.manager.external_number import ExternalNumbers
 from fleet.model import BrokerLimits, Plan, StepKind, TopicPartition
 from fleet.model.rebalances import Rebalance, RebalanceCounts
@@ -89,8 +90,6 @@ if TYPE_CHECKING:
     from fleet.log.readers.tail import Tail
 
 EMBEDDED = "embedded"
-_DECISION = "decision"
-"""Key of the last decision beside the policy's memory, which does not read it."""
 STORM_NOTE = "storm"
 """Key of a group's storm in the store."""
 
@@ -144,6 +143,8 @@ class Fleet(Closing):
         self.sessions = SessionQueries(client, clock=clock)
         self.tail: Tail | None = None
         """A live view of the coordinator's log, if the program keeps one."""
+        self.decided: dict[str, KeptDecision] = {}
+        """The last decision of each group that this object planned by its policy."""
 
     @cached_property
     def _ledger(self) -> CoordinatorLedger:
@@ -489,8 +490,6 @@ class Fleet(Closing):
         unit = "pod" if adopted else "slot"
         decision = self._decide(group, snapshot, current=current, memory=memory, unit=unit)
         kept = as_json(decision.memory)
-        if decision.inputs:
-            kept |= {_DECISION: _kept_decision(decision, at=snapshot.at)}
         if kept != note:
             self.store.put_manager_state(group, "scaling", kept)
         pin = self.pin(group)
@@ -498,10 +497,30 @@ class Fleet(Closing):
             decision if pin is None else apply_pin(decision, pin, now=self.clock.now(), unit=unit)
         )
 
-    def explanation(self, group: str) -> tuple[str, ...]:
-        """Returns the last decision of the policy: reason, inputs, alternatives, as sentences."""
-        found = (self.store.manager_state(group, "scaling") or {}).get(_DECISION)
-        return tuple(map(str, found)) if isinstance(found, list) else ()
+    def _keep_decision(self, decision: Decision, plan: Plan, seen: Snapshot) -> None:
+        """Keeps a decision with the figures that it saw and the refusals of its plan."""
+        group = seen.groups.get(plan.group)
+        made = KeptDecision(
+            at=seen.at,
+            wanted=decision.wanted,
+            current=decision.memory.current or 0,
+            members=len(group.members) if group else 0,
+            lag=group.lag if group else None,
+            lag_seconds=group.lag_seconds if group else None,
+            reason=decision.sentence,
+            refused=" ".join(plan.refusals),
+            inputs=decision.inputs,
+            alternatives=decision.alternatives,
+        )
+        self.decided[plan.group] = keep_decision(self.store, plan.group, made)
+
+    def decisions(self, group: str) -> tuple[KeptDecision, ...]:
+        """Returns the kept decisions of the group's policy, oldest first."""
+        return kept_decisions(self._without_retries, group)
+
+    def last_decision(self, group: str) -> KeptDecision | None:
+        """Returns the last kept decision of the group's policy."""
+        return last_decision(self._without_retries, group)
 
     def _decide(
         self,
@@ -560,6 +579,7 @@ class Fleet(Closing):
         if spec.worker is None:
             return self._adopted_plan(spec, seen, wanted=wanted, roll=roll)
         by_policy = wanted is None and self.pin(group) is None
+        decision = None
         if wanted is None:
             decision = self.wanted(group, seen)
             wanted, sentence = decision.wanted, decision.sentence
@@ -585,7 +605,10 @@ class Fleet(Closing):
             refused = broker_limit_refusals(state, plan, self._broker_limits)
             plan = Vetoes(refusals=refused).add_to(plan)
         against = find_obstacles(spec, plan, environ=self._environ, here=Path.cwd())
-        return self._vetoed(against.add_to(plan))
+        plan = self._vetoed(against.add_to(plan))
+        if decision is not None and "scaling" in spec.model_fields_set:
+            self._keep_decision(decision, plan, seen)
+        return plan
 
     def _adopted_plan(
         self, spec: GroupSpec, seen: Snapshot, *, wanted: int | None, roll: bool
@@ -600,7 +623,7 @@ class Fleet(Closing):
         group = seen.groups.get(spec.group)
         if roll:
             raise Refused(f"{roll_note(group, adopted)}. Fleet does not roll it; its owner does")
-        why = ""
+        why, decision = "", None
         if wanted is None and "scaling" in spec.model_fields_set:
             decision = self.wanted(spec.group, seen, adopted=adopted)
             wanted, why = decision.wanted, decision.sentence
@@ -620,7 +643,10 @@ class Fleet(Closing):
 
             against = refusals(self.state(spec.group, seen), now, steps=plan.steps)
             plan = replace(with_adopted_costs(plan, group, adopted), refusals=against)
-        return self._vetoed(plan)
+        plan = self._vetoed(plan)
+        if decision is not None:
+            self._keep_decision(decision, plan, seen)
+        return plan
 
     def drain_plan(self, group: str, slots: Sequence[int]) -> Plan:
         """Plans a drain of these slots."""
@@ -1026,15 +1052,6 @@ def _changed_at(fleet: Fleet, spec: GroupSpec) -> tuple[float, ...]:
         for change in (fleet.readable_changes(spec.group, limit=2 * most) if most else ())
         if any(step.kind is not StepKind.WARM for step in change.plan.steps)
     )
-
-
-def _kept_decision(decision: Decision, *, at: float) -> list[str]:
-    when = datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return [
-        f"decided at {when}: {decision.sentence}",
-        *(f"{name}: {value:,.10g}" for name, value in decision.inputs.items()),
-        *(f"with {each}" for each in decision.alternatives),
-    ]
 
 
 def _embedded(spec: FleetSpec, home: Path, *, start: bool) -> tuple[FleetSpec, str]:

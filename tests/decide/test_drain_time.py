@@ -3,21 +3,16 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fleet.clock import ManualClock
 from fleet.decide.drain_time import DrainMemory
 from fleet.decide.scaling import Decision, ScalingMemory, wanted_slots
-from fleet.manager.cycle import Fleet
 from fleet.model import GroupSnapshot, GroupState, LagCase, TopicPartition
 from fleet.slots import WorkerReport
 from fleet.slots.codec import as_json, from_json
-from fleet.slots.store import Store
 from tests.decide.worlds import GROUP, NOW, group_of, member, spec
-from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.seen_groups import partition_seen
 
 POLICY = {"policy": "drain_time", "target": "60s", "records_per_second": 1000, "idle": "10m"}
@@ -289,30 +284,6 @@ def test_a_decision_shows_inputs_and_alternatives() -> None:
     assert any(each.startswith("2 slots: a member would need") for each in found.alternatives), (
         found.alternatives
     )
-
-
-def test_the_manager_keeps_the_last_decision_beside_the_memory() -> None:
-    """`fleet plan --explain` prints it; the memory is read without it."""
-    clock = ManualClock()
-    store = Store(MemoryBackend(Memory(), clock=clock), clock=clock)
-    group, fleet = Group(2), SimpleNamespace(store=store, clock=clock, pin=lambda _: None)
-    fleet.group = lambda _: group.spec
-    fleet.open_slots = lambda _: group.members
-    fleet._decide = lambda *asked, **how: Fleet._decide(fleet, *asked, **how)  # type: ignore[arg-type]
-    for rates in (even(0), even(5_400)):
-        group.after(rates, reads=even(2_000))
-        clock.sleep(EVERY)
-        seen: Any = SimpleNamespace(
-            groups={GROUP: group.snapshot()}, topics={"orders": 12}, at=group.now
-        )
-        found = Fleet.wanted(fleet, GROUP, seen)  # type: ignore[arg-type]
-    told = Fleet.explanation(fleet, GROUP)  # type: ignore[arg-type]
-    assert told[0].startswith("decided at 1970-01-12 13:47:40 UTC: 5,400 records/s arrive")
-    assert "records per second of a worker: 1,000" in told
-    assert "with 6 slots: every member keeps up" in told
-    kept = store.manager_state(GROUP, "scaling")
-    assert kept is not None
-    assert from_json(ScalingMemory, kept) == found.memory
 
 
 def test_a_thousand_groups_are_decided_in_a_second() -> None:

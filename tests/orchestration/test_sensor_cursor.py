@@ -24,6 +24,7 @@ from fleet.dagster.watch_sensor import (
     lag_band,
     topic_observations,
 )
+from fleet.decide.decision_log import KeptDecision
 from fleet.decide.lag_status import LagStatus
 from fleet.lag.lag_columns import Commits
 from fleet.lag.snapshot import Lag
@@ -48,6 +49,7 @@ def refreshed(
     age: float | None = None,
     status: LagStatus = LagStatus.OK,
     at: float = NOW,
+    decided_at: float | None = None,
 ) -> WatchRefresh:
     """What a tick saw of groups that all stand so; `orders` is declared."""
     parts = [partition_seen(0, lag, lag_seconds=age)]
@@ -58,6 +60,15 @@ def refreshed(
     return WatchRefresh(
         spec=SPEC, seen=replace(seen, facts=facts), figures=seen.figures(),
         statuses=dict.fromkeys(names, status), changes={},
+        decisions={} if decided_at is None else dict.fromkeys(names, decision(decided_at)),
+    )  # fmt: skip
+
+
+def decision(at: float) -> KeptDecision:
+    """What a policy decided then."""
+    return KeptDecision(
+        at=at, wanted=3, current=2, members=2, lag=10, lag_seconds=5.0, member_hours=7.5,
+        reason="10 records waiting", refused="group orders is paused",
     )  # fmt: skip
 
 
@@ -82,6 +93,7 @@ def after(*ticks: GroupTick, at: float = NOW) -> SensorMemory:
         pytest.param(seen(changed_at=0.0), 15, False, id="the log is not readable just now"),
         pytest.param(seen(status=LagStatus.STOP), 15, True, id="lag status"),
         pytest.param(seen(age=601.0), 15, True, id="older than max_lag"),
+        pytest.param(seen(decided_at=NOW), 15, True, id="its policy decided"),
         pytest.param(seen(999), 3000, False, id="lag in the same band"),
         pytest.param(seen(50_000), 15, False, id="lag grew just now"),
         pytest.param(seen(50_000), BAND_INTERVAL_SECONDS, True, id="lag grew and an hour passed"),
@@ -99,6 +111,16 @@ def test_a_check_is_stored_only_with_another_outcome():
     due = due_groups(refresh.ticks(memory), memory, now=NOW)
     told = [getattr(each, "check_name", "observation") for each in events_of(refresh, due, memory)]
     assert told == ["observation", asset_keys.LAG]
+
+
+def test_an_observation_has_the_numbers_that_dagster_plots():
+    """Wanted and actual members, lag and cost, beside the decision's sentence."""
+    refresh = refreshed(age=5.0, decided_at=NOW)
+    ticks = refresh.ticks(SensorMemory())
+    told = next(iter(events_of(refresh, ticks, SensorMemory()))).metadata
+    numbers = ("wanted members", "members", "lag (records)", "lag (s)", "member hours")
+    assert [told[name].value for name in numbers] == [3, 1, 10, 5.0, 7.5]
+    assert told["decision"].value == "10 records waiting; refused: group orders is paused"
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,24 @@ def test_a_member_that_joins_is_told(scene, instance):
     assert mine[0].metadata["members"].value == 2
 
 
+def test_what_the_schedule_decides_is_in_the_groups_event(scene, instance):
+    """The number that the policy wants, and why; a tick that decides the same tells nothing."""
+    planned(scene, instance)
+    first = watched(scene, instance)
+    key = asset_keys.group_key("main", scene.managed)
+    (told,) = [e for e in first.asset_events
+               if isinstance(e, AssetObservation) and e.asset_key == key]  # fmt: skip
+    assert told.metadata["wanted members"].value == 2
+    assert told.metadata["decision"].value.startswith("fixed at 2: 2 slots")
+    planned(scene, instance)
+    with live_cluster(scene.resource) as live:
+        live.decisions_at -= watch_sensor.DECISIONS_SECONDS
+        (kept,) = live.fleet.decisions(scene.managed)
+    assert (kept.wanted, kept.current, kept.members) == (2, 0, 0)
+    second = watched(scene, instance, first.cursor)
+    assert key not in {event.asset_key for event in second.asset_events}
+
+
 def storms_of(tick):
     """The storm checks of a tick."""
     return [e for e in tick.asset_events if getattr(e, "check_name", "") == asset_keys.STORM]

@@ -46,6 +46,7 @@ from fleet.commands.invocation import (
 from fleet.decide.lag_status import Level
 from fleet.errors import FleetError, Refused
 from fleet.lag.snapshot import Snapshot
+from fleet.manager.decisions import explain as explain_decision
 from fleet.manager.past import Recent
 from fleet.slots import Pause
 from fleet.text import duration, few, plural
@@ -263,7 +264,7 @@ def _known(fleet: "Fleet", unknown: list[str]) -> None:
     help="Exit with 0 if there is nothing to do, 1 on an error, 2 if there are changes.",
 )
 @click.option(
-    "--explain", is_flag=True, help="Show the figures and alternatives of drain_time and packed."
+    "--explain", is_flag=True, help="Show the figures and alternatives behind a policy's decision."
 )
 @output_option
 @common
@@ -297,7 +298,8 @@ def plan(
         for made in plans:
             print_plan(console, made)
             print_failed(console, before[made.group])
-            for line in fleet.explanation(made.group) if explain else ():
+            decided = fleet.decided.get(made.group) if explain else None
+            for line in explain_decision(decided) if decided else ():
                 console.print(f"  {line}", markup=False, highlight=False)
         observed = len(fleet.spec.fleets) - len(plans)
         if not (meant.named or meant.select) and observed:
