@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -42,12 +42,14 @@ from fleet.commands.invocation import (
 )
 from fleet.config.acls import OFFSETS
 from fleet.config.spec import FleetSpec
+from fleet.decide.decision_log import KeptDecision
 from fleet.decide.lag_status import GroupLagStatus, Level
 from fleet.decide.storms import Storm, StormWatch, budget_of
 from fleet.errors import FleetError
 from fleet.lag.snapshot import Snapshot, rates
 from fleet.manager.past import DAY, Past, Recent, Source, find_start, make_recent, open_tail
 from fleet.model import GroupSnapshot, GroupState
+from fleet.report.decision_plot import decision_svg
 from fleet.report.timeline import lay_out
 from fleet.report.timeline_html import as_svg
 from fleet.slots import Change, Pause, WorkerReport
@@ -219,6 +221,8 @@ class Latest:
 
 IDLE: Final = 30.0
 _REST: Final = 4.0
+_DECISIONS: Final = 60.0
+"""Seconds between two readings of the decisions of policies."""
 _SHOWN: Final = 500
 """Rebalances of one answer at most, the newest."""
 
@@ -236,6 +240,8 @@ class PageState:
     loads: Mapping[str, Load]
     past: Past | None
     """The last day, still growing; None if unknown."""
+    decisions: Mapping[str, tuple[KeptDecision, ...]] = field(default_factory=dict)
+    """What policies decided, by group, oldest first."""
     overview: bytes = b"{}"
     """Encoded answer about all groups, made once per refresh."""
 
@@ -259,6 +265,9 @@ class Watch(Closing):
         self._reaches: float | None = None
         """Time from which it is read; None: from its beginning."""
         self._times = BusyTimes()
+        self._decisions: dict[str, tuple[KeptDecision, ...]] = {}
+        self._decisions_at = -inf
+        """Monotonic time at which they were read."""
         self._asked_at = fleet.clock.monotonic()
         self._latest = Latest()
         self._defect: Exception | None = None
@@ -328,8 +337,20 @@ class Watch(Closing):
             statuses={status.group: status for status in found},
             loads={status.group: self._load(status) for status in found},
             past=None if tail is None or not view.recent.known else _past(tail, fleet.clock.now()),
+            decisions=self._read_decisions() if view.pauses is not None else self._decisions,
         )
         return made.with_overview()
+
+    def _read_decisions(self) -> Mapping[str, tuple[KeptDecision, ...]]:
+        """Reads what policies decided, once a minute: it takes a millisecond for each group."""
+        now, spec = self._fleet.clock.monotonic(), self._fleet.spec
+        if now - self._decisions_at >= _DECISIONS:
+            found = {
+                f.group: self._fleet.decisions(f.group) for f in spec.fleets if f.is_changeable
+            }
+            self._decisions = {group: kept for group, kept in found.items() if kept}
+            self._decisions_at = now
+        return self._decisions
 
     def _view(self) -> ClusterView:
         snapshot = self._fleet.snapshot()
@@ -433,9 +454,10 @@ def group_answer(latest: Latest, group: str, *, cluster: str, now: float) -> dic
 def timeline_answer(
     latest: Latest, group: str, *, cluster: str, now: float, seconds: float, width: float
 ) -> dict[str, Any]:
-    """Returns `fleet rebalances GROUP` of the last `seconds`, and their timeline."""
+    """Returns `fleet rebalances GROUP` of the last `seconds`, decisions, and their pictures."""
     found, since = latest.value, now - seconds
     head = _head(latest, cluster=cluster, now=now)
+    head["scaling"] = found and _scaling(found.decisions.get(group, ()), since, now, width)
     if found is None or found.past is None:
         return {**head, "rebalances": None, "svg": None}
     all_of_it = found.past.rows.rebalances(group=group)
@@ -454,6 +476,15 @@ def timeline_answer(
         storms=storm_spans(found.spec, all_of_it, until=now, changes=changes),
     )
     return {**head, "rebalances": listed, "svg": as_svg(line, width=width)}
+
+
+def _scaling(
+    kept: Sequence[KeptDecision], since: float, until: float, width: float
+) -> dict[str, Any] | None:
+    """Returns the decisions of a time with their picture; None if no policy decided."""
+    svg = decision_svg(kept, since=since, until=until, width=width)
+    shown = [as_answer(each) for each in kept if since <= each.at <= until]
+    return {"decisions": shown, "svg": svg} if svg else None
 
 
 def _head(latest: Latest, *, cluster: str, now: float) -> dict[str, Any]:

@@ -513,7 +513,7 @@ def observation(
         metadata |= {
             "wanted members": made.wanted,
             "member hours": made.member_hours,
-            "decision": f"{made.reason}; refused: {made.refused}" if made.refused else made.reason,
+            "decision": made.sentence,
         }
     last = refresh.changes.get(tick.group)
     if last is not None and last.change is not None:

@@ -3,9 +3,9 @@
 Problem: a policy decides once a minute, and nearly every decision repeats the one before. Choice: a
 decision is kept if the wanted number, the slots, the members or the reason changed, else every
 `EVERY` seconds. Reasons are compared without their figures. A reason that was kept within this time
-is no news, so that a policy between two reasons does not fill the log. A group keeps `KEPT` decisions,
-compressed: on Kubernetes a group's ConfigMap is written whole. Cost: figures between two kept
-decisions are lost, and so is one decision if two managers decide at the same moment.
+is no news, so that a policy between two reasons does not fill the log. A group keeps `KEPT`
+decisions, compressed: on Kubernetes a group's ConfigMap is written whole. Cost: figures between two
+kept decisions are lost, and so is one decision if two managers decide at the same moment.
 """
 
 import json
@@ -48,6 +48,11 @@ class KeptDecision:
     """What the members cost since the first kept decision."""
     inputs: Mapping[str, float] = field(default_factory=dict)
     alternatives: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """Returns the reason, and why the plan was refused."""
+        return f"{self.reason}; refused: {self.refused}" if self.refused else self.reason
 
     def after(self, last: "KeptDecision | None") -> "KeptDecision":
         """Returns it with the member hours since `last`."""

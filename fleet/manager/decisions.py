@@ -56,8 +56,7 @@ def explain(made: KeptDecision) -> tuple[str, ...]:
     when = datetime.fromtimestamp(made.at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     lag = "unknown" if made.lag is None else f"{made.lag:,}"
     return (
-        f"decided at {when}: {made.reason}",
-        *([f"refused: {made.refused}"] if made.refused else ()),
+        f"decided at {when}: {made.sentence}",
         f"members: {made.members}, member hours: {made.member_hours:,.1f}",
         f"waiting records: {lag}, age of the oldest: {duration(made.lag_seconds)}",
         *(f"{name}: {value:,.10g}" for name, value in made.inputs.items()),

@@ -29,7 +29,7 @@ from fleet.text import duration
 WIDTH: Final = 1200.0
 _NARROWEST: Final = 300.0
 _LEFT: Final = 176.0
-_RIGHT: Final = 24.0
+MARGIN_RIGHT: Final = 24.0
 _RIBBON: Final = 22.0
 _LETTERS: Final = 20.0
 _DURATIONS: Final = 64.0
@@ -172,6 +172,11 @@ def as_svg(line: Timeline, *, width: float = WIDTH) -> str:
     return _Drawing(line, max(width, _NARROWEST)).draw()
 
 
+def left_margin(width: float) -> float:
+    """Returns the pixels left of the time axis, for labels."""
+    return min(_LEFT, 0.3 * width)
+
+
 def text_width(text: str, size: float) -> float:
     """Estimates the width of a text in a common sans-serif font."""
     return len(text) * size * 0.56
@@ -188,11 +193,11 @@ def shorten_middle(text: str, size: float, width: float) -> str:
 class _Drawing:
     def __init__(self, line: Timeline, width: float) -> None:
         self.line, self.width = line, width
-        self.left = min(_LEFT, 0.3 * width)
+        self.left = left_margin(width)
         self.word = number_word(line.protocol)
         self.most = line.most_owned
         self.out: list[str] = []
-        self.scale = (self.width - self.left - _RIGHT) / max(line.until - line.since, 1e-6)
+        self.scale = (self.width - self.left - MARGIN_RIGHT) / max(line.until - line.since, 1e-6)
         self.lane_height = min(34.0, max(11.0, 660.0 / max(len(line.lanes), 1)))
 
     def x(self, at: float) -> float:
@@ -241,7 +246,7 @@ class _Drawing:
         for cause, count in self.line.counts:
             text = f"{cause.value} {count}"
             needed = 34.0 + text_width(text, 12)
-            if x + needed > self.width - _RIGHT:
+            if x + needed > self.width - MARGIN_RIGHT:
                 x, y = 16.0, y + 20.0
             self._badge(x + 8, y, cause)
             self._words(x=x + 21, y=y, text=text)
@@ -350,7 +355,7 @@ class _Drawing:
         """Draws a stem as high as the rebalance was long; a grey stub if that is unknown."""
         self._side("duration", (top + base) / 2 - 7)
         self._side(f"0 to {duration(longest)}", (top + base) / 2 + 8)
-        self._box(self.left, base, self.width - _RIGHT - self.left, 1.0, "grid")
+        self._box(self.left, base, self.width - MARGIN_RIGHT - self.left, 1.0, "grid")
         for mark in self.line.marks:
             if mark.seconds is None:
                 x = self.x(mark.ended_at) - 1
@@ -377,7 +382,7 @@ class _Drawing:
         for place, lane in enumerate(self.line.lanes):
             y = top + place * self.lane_height
             if place % 2:
-                room = self.width - self.left - _RIGHT
+                room = self.width - self.left - MARGIN_RIGHT
                 self._box(self.left, y, room, self.lane_height, "ink", opacity=0.03)
             size = min(12.0, self.lane_height * 0.85)
             self._side(lane.label, y + self.lane_height / 2, size=size, title=_names(lane))

@@ -14,8 +14,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from fleet import cli
-from fleet.clock import ManualClock
-from fleet.commands.ui import ClusterView, Watch, live_rows
+from fleet.clock import ManualClock, SystemClock
+from fleet.commands.ui import ClusterView, Latest, Watch, live_rows
+from fleet.decide.decision_log import KeptDecision
 from fleet.log.readers.log_view import LogView, all_groups
 from fleet.manager.past import Recent, make_recent
 from fleet.model import GroupState, LagCase
@@ -147,6 +148,26 @@ def test_answers_have_the_documented_shape(shown, get):
     assert len(line["rebalances"]["rebalances"]) == 11
     drawn = ET.fromstring(line["svg"])
     assert {each.tag.rpartition("}")[2] for each in drawn} == {"rect", "line", "text"}
+
+
+def test_the_line_has_what_a_policy_decided(shown, get):
+    """The decisions of that time, drawn from the one before it on; none before the first."""
+    now = SystemClock().now()
+    kept = tuple(
+        KeptDecision(at=now - ago, wanted=4, current=3, members=3, lag=lag, lag_seconds=1.0,
+                     reason=f"{lag} records <waiting>")
+        for ago, lag in ((7_000, 10), (3_000, 40), (60, None))
+    )  # fmt: skip
+    shown.latest = Latest(value=replace(shown.picture, decisions={ROLLING: kept}))
+    line = json.loads(get(f"{shown.url}/api/timeline?name={ROLLING}&seconds=3600").body)
+    known = documented("fleet ui: /api/timeline")
+    assert set(line["scaling"]) == set(known["scaling"])
+    assert [each["lag"] for each in line["scaling"]["decisions"]] == [40, None]
+    drawn = ET.fromstring(line["scaling"]["svg"])
+    titles = [each.text.partition("UTC: ")[2] for each in drawn.iter() if "title" in each.tag]
+    assert titles == [f"{lag} records <waiting>" for lag in (10, 40, None)]
+    other = json.loads(get(f"{shown.url}/api/timeline?name={LATE}").body)
+    assert other["scaling"] is None
 
 
 def test_what_is_not_known_is_null(shown, get):

@@ -15,14 +15,17 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.markup import escape
 
 from fleet.commands.answers import as_answer, print_json, stdout, table
+from fleet.commands.groups.rebalances import Moment, wall
 from fleet.commands.invocation import (
     SCHEMA_VERSION,
     Invocation,
     agree,
     changing_options,
     common,
+    group_argument,
     output_as,
     output_option,
 )
@@ -30,10 +33,12 @@ from fleet.commands.operate.processes import RenewedLogin
 from fleet.commands.screen import Progress
 from fleet.demo.interrupts import interruptible
 from fleet.extras import need
+from fleet.report.wording import clock_text
 from fleet.text import duration, plural
 
 if TYPE_CHECKING:
     from collections import Counter
+    from datetime import datetime
 
     from fleet.history.pipeline import BatchSummary
     from fleet.history.query import QueryAnswer
@@ -367,6 +372,48 @@ def query(invocation: Invocation, sql: str, *, output: str, limit: int) -> None:
     {"table": _print_rows, "json": _print_json, "csv": _print_csv}[output](answer)
     if answer.more and output != "json":
         click.echo(f"printed the first {limit:,} rows: --limit N prints more", err=True)
+
+
+@history.command(epilog="Example:  fleet history decisions orders --since 1d")
+@group_argument
+@click.option("--since", type=Moment(), metavar="TIME",
+              help="Start of the period: 2h (ago) or 2026-11-21T14:30 (UTC).")  # fmt: skip
+@output_option
+@common
+def decisions(
+    invocation: Invocation, *, group: str, since: "datetime | float | None", output: str
+) -> None:
+    """Show what the scaling policy of a group decided, and why.
+
+    Lists decisions that were news: another number, or another reason to leave it. Fleet keeps
+    the last 120 beside the slots, so this command needs no tables. `fleet plan GROUP --explain`
+    shows the decision of now.
+    """
+    with invocation.open() as fleet:
+        fleet.group(group)
+        begin = wall(since, fleet.clock.now())
+        kept = [each for each in fleet.decisions(group) if begin is None or each.at >= begin]
+        if output == "json":
+            cluster, found = fleet.spec.cluster.name, [as_answer(each) for each in kept]
+            head = {"schema_version": SCHEMA_VERSION, "cluster": cluster, "group": group}
+            print_json({**head, "decisions": found})
+            return
+    if not kept:
+        click.echo(f"no decision of group {group} is kept: declare `scaling:` in fleet.yaml, and "
+                   f"plan the group regularly (`fleet plan {group}`)")  # fmt: skip
+        return
+    numbers = ("WANTED", "SLOTS", "MEMBERS", "LAG", "OLDEST", "HOURS")
+    shown = table("AT (UTC)", *numbers, "WHY", right=numbers)
+    for each in kept:
+        shown.add_row(
+            clock_text(each.at),
+            *(str(each.wanted), str(each.current), str(each.members)),
+            "-" if each.lag is None else f"{each.lag:,}",
+            duration(each.lag_seconds),
+            f"{each.member_hours:,.1f}",
+            escape(each.sentence),
+        )
+    stdout().print(shown)
 
 
 def _print_rows(answer: "QueryAnswer") -> None:

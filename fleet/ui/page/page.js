@@ -254,6 +254,11 @@ function groupPage(group) {
     rounds: new Grid([
       { label: "When (UTC)", kind: "plain" }, { label: "No", number: true }, { label: "Cause" }, { label: "Who" },
       { label: "Moved", number: true }, { label: "Took", number: true }]),
+    scaling: make("section", { hidden: true }), scaled: make("div"),
+    decisions: new Grid([
+      { label: "When (UTC)", kind: "plain" }, { label: "Wanted", number: true }, { label: "Slots", number: true },
+      { label: "Members", number: true }, { label: "Lag", number: true }, { label: "Oldest", number: true },
+      { label: "Member hours", number: true }, { label: "Why" }]),
     picture: make("div"), timelineSaid: make("p", { className: "faint" }), spans: make("span", { className: "spans" }),
   };
   for (const [label, seconds] of [["10 min", 600], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]]) {
@@ -270,8 +275,10 @@ function groupPage(group) {
   part.sections = {
     slots: section("Slots", part.slots), members: section("Members", part.members), partitions: section("Partitions", part.partitions),
   };
+  part.scaling.append(make("h2", {}, "Scaling"), part.scaled,
+    make("details", {}, make("summary", {}, "decisions as a table"), make("div", { className: "scrolls" }, part.decisions.table)));
   byId("group").replaceChildren(
-    make("p", {}, make("a", { href: "#/" }, "← all groups")), part.head, part.figures, part.change, part.sections.slots,
+    make("p", {}, make("a", { href: "#/" }, "← all groups")), part.head, part.figures, part.change, part.sections.slots, part.scaling,
     make("section", {}, make("h2", {}, "Rebalances", part.spans), part.picture, part.timelineSaid,
       make("details", {}, make("summary", {}, "as a table"), make("div", { className: "scrolls" }, part.rounds.table))),
     part.sections.members, part.sections.partitions);
@@ -376,18 +383,31 @@ function showMembers(part, status) {
 
 // --- the timeline ------------------------------------------------------------------------------------
 
+function drawn(svg) {
+  const parsed = new DOMParser().parseFromString(svg, "image/svg+xml");
+  return document.importNode(parsed.documentElement, true);
+}
+
+function showScaling(part, scaling) {
+  part.scaling.hidden = !scaling;
+  if (!scaling) return;
+  part.scaled.replaceChildren(drawn(scaling.svg));
+  part.decisions.show(scaling.decisions.toReversed().map((each) => ({ key: each.at, cells: [
+    whole(each.at), each.wanted, each.current, each.members, count(each.lag), duration(each.lag_seconds),
+    each.member_hours.toFixed(1), { text: each.reason + (each.refused && `; refused: ${each.refused}`), kind: each.refused && "warn" }] })));
+}
+
 function showTimeline(part, answer) {
   const told = answer.rebalances;
+  showScaling(part, answer.scaling);
   if (!told) {
     part.timelineSaid.textContent = "rebalances are unknown";
     part.picture.replaceChildren();
     part.rounds.show([]);
     return;
   }
-  if (answer.svg) {
-    const drawn = new DOMParser().parseFromString(answer.svg, "image/svg+xml");
-    part.picture.replaceChildren(document.importNode(drawn.documentElement, true));
-  } else part.picture.replaceChildren(make("p", { className: "empty" }, "no rebalance in this time"));
+  if (answer.svg) part.picture.replaceChildren(drawn(answer.svg));
+  else part.picture.replaceChildren(make("p", { className: "empty" }, "no rebalance in this time"));
   const back = told.source.reaches_back_to;
   part.timelineSaid.textContent = `from ${told.source.place}${back === null ? "" : `; it reaches back to ${whole(back)} UTC`}`;
   part.rounds.show(told.rebalances.toReversed().map((each) => ({ key: `${each.log_partition}/${each.log_offset}/${each.number}`, cells: [
