@@ -26,7 +26,7 @@ PROGRAMS := chromium:chromium chromedriver:chromium-driver java:openjdk-17-jre-h
   iptables:iptables ip:iproute2 openssl:openssl buildah:buildah mmdebstrap:mmdebstrap \
   prometheus:prometheus prometheus-alertmanager:prometheus-alertmanager initdb:postgresql
 
-BENCHES := roll sync-join failover start worker observe history simulate rebalance-table clients scaling
+BENCHES := roll sync-join failover start worker observe history simulate rebalance-table clients scaling packing
 
 .PHONY: help .venv deps demo cluster cluster-down programs images test test-demo docs lint bench faults \
   mutants conformance clean java $(BENCHES:%=bench-%)

@@ -13,7 +13,7 @@ from fleet.process_exit import exit_process
 
 NAMES: Final = (
     *("roll", "sync-join", "failover", "start", "worker", "observe", "history", "simulate"),
-    *("rebalance-table", "clients", "scaling"),
+    *("rebalance-table", "clients", "scaling", "packing"),
 )
 
 

@@ -118,6 +118,20 @@ def all_met(goals: Sequence[Goal]) -> bool:
     return bool(goals) and all(goal.met for goal in goals)
 
 
+def svg(width: float, height: float, parts: Iterable[str]) -> str:
+    """Returns an SVG on white, with two sizes of text."""
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
+            "<style>text { font: 10px sans-serif; } .title { font-size: 12px; }</style>",
+            '<rect width="100%" height="100%" fill="white"/>',
+            *parts,
+            "</svg>",
+            "",
+        ]
+    )
+
+
 def ratio(theirs: float | None, ours: float | None) -> float | None:
     """How many times more the baseline costs; None where that is no number (ours is 0)."""
     if theirs is None or not ours:

@@ -24,7 +24,7 @@ import click
 from pydantic import TypeAdapter
 
 from benchmarks.command import PROTOCOLS, number_option, protocol_option, running, wanted_protocols
-from benchmarks.figures import quantile
+from benchmarks.figures import quantile, svg
 from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_scenario import (
     FLEET_HEARTBEAT,
@@ -270,11 +270,7 @@ def plotted(cells: Iterable[Cell]) -> str:
     sizes = sorted({each.members for each in known})
     most = max((max(each.duration or 0.0, each.longest_downtime) for each in known), default=1.0)
     width, height = _PANEL[0] * len(protocols), _PANEL[1] * len(changes) + 30.0
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
-        "<style>text { font: 10px sans-serif; } .title { font-size: 12px; }</style>",
-        '<rect width="100%" height="100%" fill="white"/>',
-    ]
+    out: list[str] = []
     for row, change in enumerate(changes):
         for column, protocol in enumerate(protocols):
             mine = [c for c in known if (c.change, c.protocol) == (change, protocol)]
@@ -285,7 +281,7 @@ def plotted(cells: Iterable[Cell]) -> str:
         x, y = 20 + place * width / max(len(ways), 1), height - 14
         out.append(f'<path d="M{x:.1f} {y - 3:.1f}h20" stroke="{_COLOURS[way]}" stroke-width="2"/>')
         out.append(f'<text x="{x + 26:.1f}" y="{y:.1f}">{name}</text>')
-    return "\n".join([*out, "</svg>", ""])
+    return svg(width, height, out)
 
 
 def _panel(cells: Sequence[Cell], sizes: Sequence[int], most: float) -> Iterator[str]:

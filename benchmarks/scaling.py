@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from benchmarks.command import number_option, running, tell
-from benchmarks.figures import BenchmarkResult, Goal
+from benchmarks.figures import BenchmarkResult, Goal, svg
 from fleet.backtest.comparison import RULES, Comparison, compare
 from fleet.backtest.load import DAY, LoadSeries, mixed, read_traces
 from fleet.backtest.ours import PolicyRule, replayed_spec
@@ -138,19 +138,8 @@ _LEFT, _TOP, _BELOW = 50.0, 30.0, 250.0
 
 def plotted(found: Comparison) -> str:
     """An SVG: late hours by worker hours of each rule, and the workers of the busiest day."""
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {2 * _HEIGHT:g}">',
-            "<style>text { font: 10px sans-serif; } .title { font-size: 12px; }</style>",
-            '<rect width="100%" height="100%" fill="white"/>',
-            *_costs(found),
-            f'<g transform="translate(0 {_HEIGHT:g})">',
-            *_day(found),
-            "</g>",
-            "</svg>",
-            "",
-        ]
-    )
+    day = f'<g transform="translate(0 {_HEIGHT:g})">'
+    return svg(_WIDTH, 2 * _HEIGHT, [*_costs(found), day, *_day(found), "</g>"])
 
 
 def _costs(found: Comparison) -> Iterator[str]:
