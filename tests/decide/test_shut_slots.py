@@ -30,6 +30,7 @@ def fleet() -> Any:
     made: Any = SimpleNamespace(
         store=store, clock=clock, group=lambda name: THREE, pin=lambda name: None
     )
+    made.external_number = lambda policy: None
     made.targets = store.targets
     made.open_slots = lambda name: Fleet.open_slots(made, name)
     made._decide = lambda *asked, **how: Fleet._decide(made, *asked, **how)
