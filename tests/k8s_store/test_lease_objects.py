@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.errors import SchemaTooNew, Unreachable
+from fleet.errors import Unreachable
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_objects import PublishedTemplates, SlotTargetsLease
@@ -221,14 +221,6 @@ def test_old_templates_are_forgotten():
     known = list(held.templates.known)
     assert len(known) == objects.KEPT_TEMPLATES
     assert known[-1] == "h0"
-
-
-def test_a_newer_schema_is_refused():
-    """With the object's name and the schema in the message."""
-    found = lease()
-    found["metadata"]["annotations"][objects.SCHEMA_ANNOTATION] = "99"
-    with pytest.raises(SchemaTooNew, match="slot-3 has schema 99"):
-        objects.slot_from(found, "orders", 3)
 
 
 @pytest.mark.parametrize("damage", ["{", '"text"', '{"phase": "asleep"}', "[]"])

@@ -125,10 +125,11 @@ def test_who_comes_while_others_are_counted_stays(place):
 def test_a_newer_schema_is_refused(place):
     """State of a newer version is left alone, with the version in the message."""
     manager = place.manager()
+    names = place.names
     make_leases(manager, GROUP, slots=1)
-    manager.leases.api.create(objects.blank(LEASE, place.names.change, place.names))
+    manager.leases.api.create(objects.blank(LEASE, names.change, names))
     patch = {"metadata": {"annotations": {objects.SCHEMA_ANNOTATION: "99"}}}
-    for name in (place.names.targets, place.names.change, place.names.report(0)):
+    for name in (names.targets, names.change, names.slot(0), names.report(0)):
         manager.leases.api.merge(LEASE, name, patch)
     for read in (
         manager.targets,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.errors import FleetError, Unreachable
-from fleet.kubernetes.client.api import CONFIG_MAP, LEASE, Missing
+from fleet.errors import Unreachable
+from fleet.kubernetes.client.api import CONFIG_MAP, LEASE
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_objects import blank
 from fleet.kubernetes.leases.lease_store import worker_rules
@@ -110,26 +110,3 @@ def test_a_foreign_slot_open_in_the_targets_does_not_blind_a_worker(granted):
     assert refused(lambda: worker.take(last, worker="w", revision="r1", spark_session=None))
     assert worker.known_since() is not None
     assert worker.take(first, worker="w", revision="r1", spark_session=None) is not None
-
-
-def test_a_worker_that_is_refused_everything_goes_on(granted):
-    """A role taken away is like a server that is away: it stops nobody [12]."""
-    server, place = granted.server, granted
-    other = server.namespace()
-    worker = place.worker("r1", user="worker")
-    (slot, *_) = worker.slots(GROUP)
-    held = worker.take(slot, worker="w", revision="r1", spark_session=None)
-    worker.leases.api.namespace = other
-    with pytest.raises(Unreachable):
-        worker.renew(held)
-    with pytest.raises(FleetError):
-        worker.report(report_of("w", GROUP))
-
-
-def test_missing_objects_are_not_made_by_a_worker(granted):
-    """They are made beforehand, and their names are all that a worker may touch."""
-    for number in range(8):
-        granted.manager().leases.api.delete(LEASE, granted.names.report(number))
-    worker = granted.worker("r1", user="worker")
-    with pytest.raises(Missing, match="none of the 0 Leases"):
-        worker.report(report_of("w", GROUP))

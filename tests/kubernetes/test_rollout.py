@@ -114,16 +114,6 @@ def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
     assert len(ground.start("one", 1)) == 1, "it is ours, and grows"
 
 
-@pytest.mark.parametrize("unused", [True, False])
-def test_an_aborted_roll(ground: Ground, unused: bool) -> None:
-    """If no slot runs the new template, the old one is back; else the controller goes on."""
-    ground.start("one", 3)
-    ground.ready()
-    ground.start("two", 1)
-    assert ground.rollout.go_back(lambda _: unused) is unused
-    ground.until(settled(ground, **({"one": 3} if unused else {"two": 3})))
-
-
 def test_nothing_waits_for_pods_that_are_all_removed(ground: Ground) -> None:
     """No new pod is ready: the old ones go all the same once all of them are removed."""
     ground.start("one", 3)
@@ -166,21 +156,6 @@ def test_more_than_there_is_room_for(ground: Ground) -> None:
     ground.quota(20)
     ground.stays({"one": 3}, seconds=1.0)
     assert len(ground.start("one", 2)) == 2
-
-
-def test_a_new_template_without_room(ground: Ground) -> None:
-    """Not one pod of it: given up, it is the old one, none of whose pods went."""
-    ground.start("one", 3)
-    ground.ready()
-    before = sorted(ground.names_of("one"))
-    ground.quota(3)
-    with pytest.raises(NoRoom, match=r"0 of 1 pods .*exceeded quota"):
-        ground.start("two", 1)
-    assert ground.rollout.go_back(lambda _: True)
-    ground.until(settled(ground, one=3))
-    ground.quota(20)
-    ground.stays({"one": 3}, seconds=1.0)
-    assert sorted(ground.names_of("one")) == before
 
 
 def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
