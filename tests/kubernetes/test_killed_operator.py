@@ -15,7 +15,6 @@ import yaml
 from confluent_kafka.admin import AdminClient
 
 from fleet.kubernetes.client.object_names import GROUP_LABEL
-from fleet.kubernetes.operator.reconciling import CHILDREN
 from fleet.kubernetes.operator.resource import KIND
 from tests.membership.conftest import Counting
 from tests.program.conftest import ProgramShop
@@ -29,6 +28,7 @@ from tests.support.mortal_operator import Kill
 pytestmark = [pytest.mark.kubernetes, pytest.mark.broker]
 
 NAME = "orders"
+MADE = ("Deployment", "PodDisruptionBudget", "Lease", "ConfigMap", "Role", "ServiceAccount")
 FEW, MANY = 1, 4
 QUICK = "heartbeat.interval.ms=500"
 ROLLOUT = {"bake": "1s", "canary_batches": 1, "drain_timeout": "10s", "warm_timeout": "9m"}
@@ -136,7 +136,7 @@ class DeclaredShop(ProgramShop):
         died = self.interrupted(kill, lambda: self.place.found(NAME) is None, "it to be deleted")
         assert self.count.recorded() - before == 1
         assert self.members() == 0
-        left = [e for kind in CHILDREN for e in self.place.api.find(kind, GROUP_LABEL)[0]]
+        left = [e for kind in MADE for e in self.place.api.find(kind, GROUP_LABEL)[0]]
         assert not left
         self.until(lambda: not self.pods.count(), "the pods to end")
         return died
@@ -172,8 +172,8 @@ def shop(
 
 
 def test_killed_once_in_each_change(shop: DeclaredShop) -> None:
-    """With the slots opened; with the members gone and not yet said so; in mid-deletion."""
-    assert shop.scaled(Kill(1, "after", "-targets"), Kill(1, "before", "-slot-")) == [True, True]
+    """With the slots opened; with the leave sent and not yet noted; in mid-deletion."""
+    assert shop.scaled(Kill(1, "after", "-targets"), Kill(2, "before", "-targets")) == [True, True]
     assert shop.deleted(Kill(1, "after", "-slot-"))
 
 
