@@ -242,10 +242,11 @@ def _only_sample(found: Any) -> object:
             return result[1]
         if kind != "vector":
             raise _NoNumberError(f"scaling.query has a {kind} as its result; ask for one value")
-        if len(result) != 1:
+        if not result:
+            raise _NoNumberError("scaling.query finds no series")
+        if len(result) > 1:
             raise _NoNumberError(
-                f"scaling.query finds {len(result) or 'no'} series; it must find one, such as by "
-                "max(…)"
+                f"scaling.query finds {len(result)} series; make them one, such as by max(…)"
             )
         return result[0]["value"][1]
     except (KeyError, IndexError, TypeError) as error:
