@@ -84,7 +84,7 @@ class PolicyRule:
             self._changed_at = [*self._changed_at[-_MOST_CHANGES:], seen.at]
         return decision.wanted if seen.settled else seen.members + seen.starting
 
-    def _group(self, seen: Observation) -> GroupSnapshot:
+    def _group(self, seen: Observation) -> GroupSnapshot | None:
         if seen.owners != self._owners:
             self._owners = seen.owners
             self._tps = [TopicPartition(_TOPIC, number) for number in range(len(seen.owners))]

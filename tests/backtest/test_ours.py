@@ -1,5 +1,6 @@
 """Policies of fleet.yaml in the back-test, by the same function as the manager."""
 
+import random
 import time
 from functools import cache
 from itertools import pairwise
@@ -8,8 +9,10 @@ import pytest
 
 from fleet.backtest.load import SHAPES, LoadSeries, shape
 from fleet.backtest.ours import PolicyRule, policy_rule, replayed_spec
-from fleet.backtest.replay import Outcome, Setting, replay
+from fleet.backtest.replay import Observation, Outcome, Setting, replay
 from fleet.backtest.rules import keda
+from fleet.decide.scaling import ScalingMemory
+from fleet.model import GroupSnapshot
 
 DRAIN = {"policy": "drain_time"}
 
@@ -58,6 +61,38 @@ def test_a_stuck_sink_does_not_pile_up_workers() -> None:
     """While nobody reads anything, more workers would not help."""
     during = replayed("stuck-sink", "drain_time").members[int(0.5 * 8640) + 30 :][:140]
     assert during.max() < 9
+
+
+class Shaky(PolicyRule):
+    """Cannot read the group now and then, and forgets everything now and then."""
+
+    rng = random.Random(5)
+    fails = False
+
+    def __call__(self, seen: Observation) -> int:
+        """Asks, and checks what a failure and a restart may do."""
+        self.fails, restarts = self.rng.random() < 0.1, self.rng.random() < 0.02
+        if restarts:
+            self.memory = ScalingMemory()
+        wanted = super().__call__(seen)
+        if seen.settled and self.fails:
+            assert wanted >= seen.members
+        if seen.settled and restarts:
+            assert wanted <= seen.members
+        return wanted
+
+    def _group(self, seen: Observation) -> GroupSnapshot | None:
+        return None if self.fails else super()._group(seen)
+
+
+@pytest.mark.parametrize("policy", ["drain_time", "packed"])
+def test_failed_lag_never_shrinks_and_a_restart_never_grows(policy: str) -> None:
+    """And the group still follows its load."""
+    spec = replayed_spec({"policy": policy, "idle": "10m"}, partitions=12)
+    load = shape("daily", partitions=12, days=0.75, mean=2_500, capacity=1_000, seed=7)
+    found = replay(load, Shaky(spec), Setting(first=4))
+    assert found.late_hours < 0.5
+    assert {each.after > each.before for each in found.steps} == {True, False}
 
 
 def test_two_weeks_are_replayed_in_seconds() -> None:
