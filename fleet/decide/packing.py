@@ -47,10 +47,9 @@ class _Bins:
         return True
 
     def try_owner(self, place: int) -> bool:
-        """Leaves a partition with its owner, if that has room; an empty one always has."""
+        """Leaves a partition with its owner, if that has room."""
         owner = self._before[place]
-        load = self._loads.get(owner, 0.0)
-        if load and load + self._sizes[place] > self._capacity:
+        if self._loads.get(owner, 0.0) + self._sizes[place] > self._capacity:
             return False
         self._give(place, owner)
         return True
