@@ -21,7 +21,7 @@ from fleet.clock import SystemClock
 from fleet.manager.cycle import Fleet
 from fleet.slots import Phase, SlotTargets
 from fleet.slots.store import Store
-from fleet.system.processes import identify
+from fleet.system.processes import ProcessId, identify
 from tests.acting.standbys import Behaviour, Crowd, Worker
 from tests.support import waiting
 
@@ -36,10 +36,23 @@ class TickingClock(SystemClock):
 
 
 class SimulatedGroups:
-    """A home with so many declared groups of two slots each, labelled team=pay."""
+    """A home with so many declared groups of two slots each, labelled team=pay.
 
-    def __init__(self, home: Path, bootstrap: str, names: list[str], *, lease: float) -> None:
-        self.home, self.bootstrap, self.names, self.lease = home, bootstrap, names, lease
+    like: how all workers behave. bake: seconds of a canary that does not commit.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        bootstrap: str,
+        names: list[str],
+        *,
+        lease: float,
+        bake: float = 30.0,
+        like: Behaviour | None = None,
+    ) -> None:
+        self.home, self.bootstrap, self.names = home, bootstrap, names
+        self.lease, self.bake, self.like = lease, bake, like or Behaviour(warm_after=0.0)
         self.config = home / "fleet.yaml"
         self.topic = f"{names[0]}-topic"
         (home / "simulated_job.py").write_text(_JOB)
@@ -56,7 +69,7 @@ class SimulatedGroups:
             "worker": worker,
             "replicas": {"min": 1, "max": 2, "standby": 0},
             "scaling": {"policy": "fixed", "workers": 2},
-            "rollout": {"canary_batches": 1},
+            "rollout": {"canary_batches": 1, "bake": self.bake},
             "runtime": {"kind": "local", "lease": self.lease},
         }
         spec = {
@@ -73,7 +86,7 @@ class SimulatedGroups:
         with Fleet.open(self.config, home=self.home) as fleet:
             for name in self.names:
                 self._open_slots(fleet, name)
-            with _supervised(fleet):
+            with self._supervised(fleet):
                 waiting.until(
                     lambda: all(self.is_active(fleet, name) for name in self.names),
                     "every slot to have an owner",
@@ -93,6 +106,49 @@ class SimulatedGroups:
         fleet.runtime.start(name, revision, 2)
         fleet.store.write_targets(SlotTargets(group=name, open=frozenset({0, 1})))
 
+    @contextmanager
+    def _supervised(self, fleet: Fleet) -> Iterator[None]:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._supervise, args=(fleet, stop))
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _supervise(self, fleet: Fleet, stop: threading.Event) -> None:
+        table, clock = ProcessTable(fleet.home.resolve(), clock=fleet.clock), TickingClock()
+        table.enter(_me())
+        crowds = {
+            name: Crowd(fleet.store, clock, group=name, lease=self.lease)  # type: ignore[arg-type]
+            for name in self.names
+        }
+        played: dict[str, float] = {}
+        while not stop.wait(_TICK):
+            self._sync(table, crowds, clock)
+            for name, crowd in crowds.items():
+                now = clock.monotonic()
+                if now - played.get(name, 0.0) > self.lease / 6 or _is_moving(fleet.store, crowd):
+                    played[name] = now
+                    crowd.turn()
+        table.close()
+
+    def _sync(self, table: ProcessTable, crowds: dict[str, Crowd], clock: SystemClock) -> None:
+        """What the table wants is so: new workers live, unwanted ones without a slot are gone."""
+        for row in table.rows():
+            crowd = crowds[row.group]
+            worker = crowd.people.get(row.name)
+            if worker is None:
+                worker = Worker(name=row.name, revision=row.revision, born=clock.monotonic())
+                crowd.people[row.name] = worker
+                crowd.like.setdefault(row.revision, self.like)
+                table.started(row.name, _me(), at=clock.now())
+            worker.wanted = row.wanted
+            if not row.wanted and worker.slot is None:
+                table.delete(row)
+                del crowd.people[row.name]
+
     def is_active(self, fleet: Fleet, name: str) -> bool:
         """Whether its two slots have owners."""
         return [slot.phase for slot in fleet.slots(name)] == [Phase.ACTIVE] * 2
@@ -102,57 +158,13 @@ class SimulatedGroups:
         return [slot.token for slot in fleet.slots(name)]
 
 
-@contextmanager
-def _supervised(fleet: Fleet) -> Iterator[None]:
-    stop = threading.Event()
-    thread = threading.Thread(target=_supervise, args=(fleet, stop))
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _supervise(fleet: Fleet, stop: threading.Event) -> None:
-    table, clock = ProcessTable(fleet.home.resolve(), clock=fleet.clock), TickingClock()
+def _me() -> ProcessId:
     me = identify(os.getpid())
     assert me is not None
-    table.enter(me)
-    crowds = {
-        spec.group: Crowd(fleet.store, clock, group=spec.group, lease=spec.runtime.lease)  # type: ignore[arg-type]
-        for spec in fleet.spec.fleets
-    }
-    played: dict[str, float] = {}
-    while not stop.wait(_TICK):
-        _sync(table, crowds, clock)
-        for name, crowd in crowds.items():
-            now = clock.monotonic()
-            if now - played.get(name, 0.0) > crowd.lease / 6 or _is_moving(fleet.store, crowd):
-                played[name] = now
-                crowd.turn()
-    table.close()
+    return me
 
 
 def _is_moving(store: Store, crowd: Crowd) -> bool:
     people = crowd.people.values()
     settled = all(each.slot is not None and each.phase == Phase.ACTIVE for each in people)
     return not settled or bool(store.targets(crowd.group).handover)
-
-
-def _sync(table: ProcessTable, crowds: dict[str, Crowd], clock: SystemClock) -> None:
-    """What the table wants is so: new workers live, unwanted ones without a slot are gone."""
-    me = identify(os.getpid())
-    assert me is not None
-    for row in table.rows():
-        crowd = crowds[row.group]
-        worker = crowd.people.get(row.name)
-        if worker is None:
-            worker = Worker(name=row.name, revision=row.revision, born=clock.monotonic())
-            crowd.people[row.name] = worker
-            crowd.like.setdefault(row.revision, Behaviour(warm_after=0.0))
-            table.started(row.name, me, at=clock.now())
-        worker.wanted = row.wanted
-        if not row.wanted and worker.slot is None:
-            table.delete(row)
-            del crowd.people[row.name]

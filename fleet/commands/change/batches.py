@@ -8,7 +8,7 @@ batch; the steps of a group are not shown while they run.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -18,8 +18,10 @@ from rich.markup import escape
 from fleet.commands.answers import table
 from fleet.commands.change.session import ChangeSession, GroupOutcome
 from fleet.commands.screen import Progress
+from fleet.decide.scaling import restraint_note
 from fleet.errors import ConfigError, FleetError, Refused
 from fleet.model import ReceiptResult, StepKind
+from fleet.report.wording import shorten_for_table
 from fleet.slots import ChangeState
 from fleet.text import count_of, duration, expected_within, few, numbers_of, plural
 
@@ -55,7 +57,7 @@ class BatchedChanges:
         self._size = size
         self._fleets: list[Fleet] = []
         """Of each thread; clients are not for several threads at once."""
-        self.outcomes: list[GroupOutcome] = []
+        self._outcomes: dict[str, GroupOutcome] = {}
         self._stopped = False
 
     def run(self, *, make: "Make", act: "Act", begin: Callable[[], None] = lambda: None) -> None:
@@ -69,13 +71,11 @@ class BatchedChanges:
         plans = self._plan(make)
         todo = [name for name in self._names if (p := plans.get(name)) and _may_begin(p)]
         self._show([plans[name] for name in todo])
-        for name, plan in plans.items():
-            if name not in todo:
-                self.outcomes.append(self._session.act(name, plan, lambda _: _never()))
-        self._say_refused(self.outcomes)
+        rest = [name for name in plans if name not in todo]
+        self._keep(self._session.act(name, plans[name], lambda _: _never()) for name in rest)
         self._session.ask(plans.values())
         if self._session.dry_run:
-            self.outcomes += [GroupOutcome(name, plan=plans[name]) for name in todo]
+            self._keep(GroupOutcome(name, plan=plans[name]) for name in todo)
         else:
             begin()
             self._in_batches(todo, act, plans)
@@ -83,14 +83,13 @@ class BatchedChanges:
     @property
     def is_complete(self) -> bool:
         """Tells whether no group is left to change."""
-        return not self._stopped and not any(each.trouble() for each in self.outcomes)
+        return not self._stopped and not any(each.trouble() for each in self._outcomes.values())
 
     def end(self) -> None:
         """Says what was done and how to continue. Raises FleetError, or Refused if all refused."""
-        begun = {each.group for each in self.outcomes}
-        rest = [name for name in self._names if name not in begun]
+        rest = [name for name in self._names if name not in self._outcomes]
         again = not (self.is_complete or self._session.dry_run)
-        changed = [each for each in self.outcomes if each.change is not None]
+        changed = [each for each in self._outcomes.values() if each.change is not None]
         if rest:
             self._session.say(
                 f"stopped: {count_of(changed, 'group')} changed, {count_of(rest, 'group')} not "
@@ -100,7 +99,7 @@ class BatchedChanges:
             when = "fix the cause, then continue" if self._stopped else "continue later"
             self._session.say(f"{when} with: {self._command}")
         keys = {"not_begun": rest, "next_command": self._command if again else None}
-        self._session.end(self.outcomes, one=False, in_part=True, **keys)
+        self._session.end(self._outcomes.values(), one=False, in_part=True, **keys)
 
     def _limit_size(self) -> None:
         most = self._session.fleet.spec.max_groups_in_change
@@ -125,6 +124,7 @@ class BatchedChanges:
     def _plan(self, make: "Make") -> "dict[str, Plan]":
         """Plans all groups that can be planned; a group that cannot is refused."""
         plans: dict[str, Plan] = {}
+        refused: list[GroupOutcome] = []
         with Progress("planning") as progress:
             for chunk in _chunks(self._names, _PLANNED_TOGETHER):
                 snapshot = self._session.fleet.snapshot(chunk)
@@ -132,8 +132,10 @@ class BatchedChanges:
                     try:
                         plans[name] = make(name, snapshot)
                     except (Refused, ConfigError) as error:
-                        self.outcomes.append(GroupOutcome(name, refused=str(error)))
-                progress.show(f"planned {len(plans)} of {count_of(self._names, 'group')}")
+                        refused.append(GroupOutcome(name, refused=str(error)))
+                done = len(plans) + len(refused)
+                progress.show(f"planned {done} of {count_of(self._names, 'group')}")
+        self._keep(refused)
         return plans
 
     def _show(self, plans: "Sequence[Plan]") -> None:
@@ -145,7 +147,9 @@ class BatchedChanges:
         for index, plan in enumerate(plans):
             steps = ", ".join(f"{step.kind.value} {numbers_of(step.slots)}" for step in plan.steps)
             costs = (_total(plan, "rebalances"), _total(plan, "moved"))
-            rows.add_row(str(index // self._size + 1), escape(plan.group), steps, *costs)
+            rows.add_row(
+                str(index // self._size + 1), escape(shorten_for_table(plan.group)), steps, *costs
+            )
         self._session.print(rows)
         self._session.say(f"{count_of(plans, 'group')}, at most {self._size} at once")
 
@@ -154,24 +158,33 @@ class BatchedChanges:
     def _in_batches(self, names: Sequence[str], act: "Act", plans: "dict[str, Plan]") -> bool:
         """Acts batch after batch; tells whether all were as expected."""
         batches, clock = list(_chunks(names, self._size)), self._session.fleet.clock
+        ended: list[GroupOutcome] = []
         with Progress("changing") as progress:
             for number, batch in enumerate(batches, 1):
                 where = f"batch {number} of {len(batches)}"
                 began = clock.monotonic()
                 found = self._batch(batch, act, plans, partial(_show_in, progress, where))
-                self.outcomes += found
+                ended += found
                 progress(f"{where}: {_summary(found)}, {duration(clock.monotonic() - began)}")
-                self._say_refused(found)
-                bad = [each for each in found if each.trouble() and each.refused is None]
-                for each in bad:
-                    if each.change is not None:
-                        self._session.print_change(each.change)
-                if bad:
+                if any(each.trouble() and each.refused is None for each in found):
                     self._stopped = True
                     break
         while self._fleets:
             self._fleets.pop().close()
+        self._keep(ended)  # the live line of progress would swallow sentences on stdout
         return not self._stopped
+
+    def _keep(self, outcomes: Iterable[GroupOutcome]) -> None:
+        """Keeps what came of groups, and says what was not as expected."""
+        for each in outcomes:
+            known = self._outcomes.get(each.group)
+            if known is None or each.change is not None or each.trouble():
+                self._outcomes[each.group] = each
+            note = restraint_note(each.plan.notes) if each.plan and not each.plan.steps else None
+            if why := each.refused or note:
+                self._session.say(f"{each.group}: not changed: {why}")
+            elif each.change is not None and each.trouble():
+                self._session.print_change(each.change)
 
     def _batch(
         self,
@@ -211,11 +224,6 @@ class BatchedChanges:
                 raise each
             outcomes.append(each)
         return outcomes
-
-    def _say_refused(self, outcomes: Sequence[GroupOutcome]) -> None:
-        for each in outcomes:
-            if each.refused is not None:
-                self._session.say(f"{each.group}: not changed: {each.refused}")
 
 
 def _show_in(progress: Progress, where: str, sentence: str) -> None:
