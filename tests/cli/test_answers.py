@@ -376,6 +376,8 @@ def test_groups_with_a_problem_come_worst_first():
     changing = dataclasses.replace(CHANGE, state=ChangeState.RUNNING)
     others = [well, FOREIGN, NEW, managed(change=changing), late(LagStatus.UNSCORED)]
     assert with_problems([*others, *reversed(worst)]) == worst
+    text = printed(print_status, SNAPSHOT, worst, now=300.0, detail=False, width=200)
+    assert "last change rolled back orders: 2 slots more" in text
 
 
 @pytest.mark.parametrize("detail", [False, True])

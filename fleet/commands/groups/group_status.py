@@ -105,6 +105,12 @@ class Managed:
         return tuple(worker for worker in self.workers if worker.is_failing)
 
     @property
+    def failed_change(self) -> Change | None:
+        """Returns the last change if it did not end well."""
+        well = {ChangeState.RUNNING, ChangeState.DONE}
+        return None if self.change is None or self.change.state in well else self.change
+
+    @property
     def spark_uis(self) -> tuple[str, ...]:
         """Lists the addresses of Spark's web UIs that running workers report."""
         return tuple(sorted({r.spark_ui for r in self._of_running if r.spark_ui}))
@@ -285,12 +291,11 @@ def _problem_rank(status: GroupStatus) -> int | None:
     """Ranks the worst problem, 0 the worst; None if the group has none."""
     level = status.lag_status.level if status.lag_status is not None else Level.OK
     managed = status.managed
-    change = managed.change if managed is not None else None
     found = (
         status.storm is not None,
         level is Level.ERR,
         managed is not None and bool(managed.targets.quarantined),
-        change is not None and change.state not in {ChangeState.RUNNING, ChangeState.DONE},
+        managed is not None and managed.failed_change is not None,
         level is Level.WARN,
     )
     return next((rank for rank, applies in enumerate(found) if applies), None)

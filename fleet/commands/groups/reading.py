@@ -86,7 +86,7 @@ def print_status(
             console.print(f"[yellow]pinned[/yellow] {escape(sentence)}")
     if groups and recent is not None and not recent.known:
         console.print(f"[yellow]not read[/yellow]: {escape(recent.sentence)}")
-    _alarms(console, groups)
+    _alarms(console, groups, detail=detail)
     for problem in snapshot.problems:
         console.print(f"[yellow]not read[/yellow]: {escape(problem)}")
     if detail:
@@ -102,8 +102,8 @@ def _pause_line(pause: Pause) -> str:
     return f"[yellow]paused[/yellow] {escape(f'{whose}: {pause.reason} ({pause.by})')}"
 
 
-def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
-    """Prints storms, and groups that fall behind or lack workers."""
+def _alarms(console: Console, groups: Sequence[GroupStatus], *, detail: bool) -> None:
+    """Prints storms, groups that fall behind or lack workers, and changes that failed."""
     for status in groups:
         if status.storm is not None:
             console.print(f"[red]storm[/red] {escape(status.group)}: {escape(storm_of(status))}")
@@ -112,6 +112,11 @@ def _alarms(console: Console, groups: Sequence[GroupStatus]) -> None:
             colour = "red" if status.lag_status.level is Level.ERR else "yellow"
             sentence = f"{status.group}: {status.lag_status.sentence}"
             console.print(f"[{colour}]{status.lag_status.status}[/] {escape(sentence)}")
+    for status in () if detail else groups:
+        failed = status.managed.failed_change if status.managed is not None else None
+        if failed is not None:
+            sentence = f"{status.group}: {failed.sentence}"
+            console.print(f"[red]last change {failed.state}[/red] {escape(sentence)}")
 
 
 def _detail(console: Console, status: GroupStatus, now: float) -> None:
