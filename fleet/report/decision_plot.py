@@ -48,8 +48,8 @@ def _drawn(
         f'viewBox="0 0 {width:g} {low + _FOOT:g}" aria-label="{escape(_caption(shown))}">'
     )
     yield from _axis(since, until, x, low, left)
-    yield _side(left, _TOP + _BAND / 2 - 8, "members, wanted (dashed)")
-    yield _side(left, _TOP + _BAND / 2 + 8, f"0 to {most}")
+    yield _side(left, _TOP + _BAND / 2 - 8, f"members 0 to {most}")
+    yield _side(left, _TOP + _BAND / 2 + 8, "dashed: wanted")
     yield _side(left, low - _BAND / 2 - 8, "waiting records")
     yield _side(left, low - _BAND / 2 + 8, f"0 to {behind:,}")
     for each, start, end in zip(shown, starts, ends, strict=True):

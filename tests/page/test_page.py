@@ -10,7 +10,9 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
+from fleet.clock import SystemClock
 from fleet.commands.ui import Latest
+from fleet.decide.decision_log import KeptDecision
 from tests.page.worlds import LATE, MARKUP, ODD, ROLLING, STORMY, without_groups
 from tests.support.waiting import until
 
@@ -154,6 +156,24 @@ def test_the_timeline_has_a_mark_for_each_rebalance(page, shown, tmp_path):
     assert page.script("return document.querySelectorAll('details tbody tr').length") == 11
     kept(page, "timeline", tmp_path)
     page.show(f"{shown.url}/#/groups/{LATE}", "no rebalance in this time")
+
+
+def test_a_policy_is_drawn_with_its_reasons(page, shown):
+    """Wanted and actual members, and each decision in the table; nothing without a policy."""
+    at = SystemClock().now() - 600
+    made = KeptDecision(at=at, wanted=4, current=3, members=3, lag=12_000, lag_seconds=30.0,
+                        reason="12,000 <b>records</b> waiting", refused="group orders is paused",
+                        member_hours=41.52)  # fmt: skip
+    shown.latest = Latest(value=replace(shown.picture, decisions={ROLLING: (made,)}))
+    page.click(ROLLING)
+    page.wait_for("Scaling", "members 0 to 4", "0 to 12,000")
+    cells = "return [...document.querySelectorAll('details')[0].querySelectorAll('td')].slice(1)"
+    assert page.script(f"{cells}.map(e => e.textContent)") == [
+        *("4", "3", "3", "12K", "30 s", "41.5"),
+        "12,000 <b>records</b> waiting; refused: group orders is paused",
+    ]
+    page.show(f"{shown.url}/#/groups/{LATE}", "no rebalance in this time")
+    assert "Scaling" not in page.text()
 
 
 def test_figures_of_a_cluster_that_is_away_are_old(page, shown):
