@@ -56,6 +56,7 @@ _LONG: Final = {
     "tests/dagster_ui/test_page.py": 200,
     "tests/kubernetes/test_unmanaged.py": 200,
     "tests/kubernetes/test_runtime_promises.py": 250,
+    "tests/kubernetes/test_killed_operator.py": 60,
     "tests/kubernetes/test_run_jobs.py": 60,
     "tests/kubernetes/test_manager_pod.py": 20,
     "tests/faults/test_schedules.py": 60,
