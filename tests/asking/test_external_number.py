@@ -53,7 +53,7 @@ class Answering:
 
     def __init__(self, *answers: bytes, pause: float = 0.0) -> None:
         self.asked: list[bytes] = []
-        self._answers, self._pause = answers, pause
+        self._answers, self._pause, self._ends = answers, pause, False
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
@@ -63,13 +63,17 @@ class Answering:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
+        self._ends = True
+        socket.create_connection(self._socket.getsockname()).close()  # ends the wait for one
         self._thread.join()
+        self._socket.close()
 
     def _serve(self) -> None:
         for answer in self._answers:
             connection, _ = self._socket.accept()
             with connection:
+                if self._ends:
+                    return
                 self.asked.append(connection.recv(65_536))
                 self._send(connection, answer)
 
@@ -219,7 +223,7 @@ def test_single_bytes_do_not_hold_up_a_plan(pieces: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(external_number, "_LIMIT", 0.4)
     monkeypatch.setattr(external_number, "_SLOW", 0.3)
     answer = b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 9_000 if pieces == "head" else http("3" * 99)
-    with Answering(answer, pause=0.02 if pieces == "head" else 0.005) as server:
+    with Answering(answer, answer, pause=0.02 if pieces == "head" else 0.005) as server:
         numbers, began = ExternalNumbers({}), time.monotonic()
         first = numbers.ask(policy(server.url))
         took = time.monotonic() - began
@@ -227,6 +231,18 @@ def test_single_bytes_do_not_hold_up_a_plan(pieces: str, monkeypatch: pytest.Mon
         assert len(server.asked) == 1
     assert first.why == again.why == "no whole answer within 0.4 s"
     assert took < 2
+
+
+def test_silence_does_not_hold_up_a_plan() -> None:
+    """The limit lies on each wait, also on one that begins late."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(30)
+        raw, began = ours.makefile("rb", buffering=0), time.monotonic()
+        reader = external_number._UntilDeadline(ours, raw, began + 0.1)
+        with reader, pytest.raises(TimeoutError):
+            reader.read(1)
+        assert time.monotonic() - began < 20
 
 
 def test_a_server_that_is_away_is_named() -> None:
@@ -299,8 +315,6 @@ def test_a_redirect_does_not_get_the_login() -> None:
         found = asked(moved.encode(), {"LOGIN": "hunter2"}, authorization_env="LOGIN")
         assert found.wanted is None
         assert elsewhere.asked == []
-        with socket.create_connection(("127.0.0.1", urlsplit(elsewhere.url).port or 0)):
-            pass  # ends its thread
 
 
 class Sizer(JsonHandler):
