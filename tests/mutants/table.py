@@ -285,10 +285,10 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "manager.lag_assessment:_codes", "decide/test_lag_status.py",
         "_beyond(lag) & ~moving & (silent >= enough)", "_beyond(lag) & ~moving"),
     "batch-begins-after-a-receipt-that-differs": (
-        "commands.change.batches:BatchedChanges._in_batches", "acting/test_batches.py::test_it_stops_after_the_batch_with_a_receipt_that_differs",
+        "commands.change.batches:BatchedChanges._in_batches", "cli/test_batches.py",
         "any((each.trouble() and each.refused is None for each in found))", "False"),
     "batch-rolls-twice-what-an-earlier-run-rolled": (
-        "commands.change.batches:RollStart.has_rolled", "acting/test_batches.py::test_it_stops_after_the_batch_with_a_receipt_that_differs",
+        "commands.change.batches:RollStart.has_rolled", "acting/test_batches.py",
         "change.started_at >= self.at", "change.started_at < self.at"),
     "k8s-answer-lost-is-a-conflict": (
         "kubernetes.leases.lease_backend:RetryOnConflict.swap", "k8s_store/test_in_memory.py",

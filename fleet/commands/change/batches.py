@@ -69,7 +69,7 @@ class BatchedChanges:
         if not self._session.dry_run and not self._finish_left():
             return
         plans = self._plan(make)
-        todo = [name for name in self._names if (p := plans.get(name)) and _may_begin(p)]
+        todo = [name for name in self._names if _may_begin(plans.get(name))]
         self._show([plans[name] for name in todo])
         rest = [name for name in plans if name not in todo]
         self._keep(self._session.act(name, plans[name], lambda _: _never()) for name in rest)
@@ -99,7 +99,9 @@ class BatchedChanges:
             when = "fix the cause, then continue" if self._stopped else "continue later"
             self._session.say(f"{when} with: {self._command}")
         keys = {"not_begun": rest, "next_command": self._command if again else None}
-        self._session.end(self._outcomes.values(), one=False, in_part=True, **keys)
+        begun = [each for each in self._outcomes.values() if each.refused is None]
+        in_part = any(each.change or _may_begin(each.plan) for each in begun)
+        self._session.end(self._outcomes.values(), one=False, in_part=in_part, **keys)
 
     def _limit_size(self) -> None:
         most = self._session.fleet.spec.max_groups_in_change
@@ -209,6 +211,7 @@ class BatchedChanges:
             threading.Thread(target=change, args=(fleet, name), name=f"change {name}", daemon=True)
             for fleet, name in zip(self._fleets, names, strict=False)
         ]
+        self._session.changing(names)  # before the first begins: Ctrl-C names them from here on
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -234,8 +237,8 @@ def _never() -> "Change":
     raise AssertionError("nothing was to be done")
 
 
-def _may_begin(plan: "Plan") -> bool:
-    return bool(plan.steps) and not plan.refusals
+def _may_begin(plan: "Plan | None") -> bool:
+    return plan is not None and bool(plan.steps) and not plan.refusals
 
 
 def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:

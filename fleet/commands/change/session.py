@@ -199,7 +199,7 @@ class ChangeSession:
     ) -> None:
         """Prints JSON if asked for. Raises Refused if every trouble is a refusal, or FleetError.
 
-        in_part: refusals are no error if another group was changed.
+        in_part: another group was changed, or would be, so that refusals are no error.
         """
         found = list(results)
         if not self._table:
@@ -209,7 +209,7 @@ class ChangeSession:
         bad = {trouble: result for result in found if (trouble := result.trouble())}
         if bad:
             refused = all(result.refused is not None for result in bad.values())
-            if refused and in_part and any(result.change is not None for result in found):
+            if refused and in_part:
                 return
             raise (Refused if refused else FleetError)("\nfleet: ".join(bad))
 
