@@ -248,6 +248,10 @@ def test_a_storm_is_told_once_and_holds_the_schedule(scene, instance):
     assert f"{scene.managed}: refused: " in str(held.skip_message)
     assert "storm for" in str(held.skip_message)
     assert "client rdkafka joins every" in str(held.skip_message)
+    with live_cluster(scene.resource) as live:
+        kept = live.fleet.last_decision(scene.managed)
+    assert kept is not None
+    assert "storm for" in kept.refused
 
 
 def test_the_storm_check_has_one_memory(scene, instance):
