@@ -34,7 +34,7 @@ def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
 def test_the_past_of_a_policy(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a broker: as a table with the refusal, as documented JSON, and since a time."""
     told, _ = said(capsys, "history", "decisions", "orders")
-    assert "no decision of group orders is kept" in told
+    assert "group orders has no decision to show: declare `scaling:`" in told
     now = fleet.clock.now()
     for hours, members in ((5, 2), (1, 3)):
         made = KeptDecision(
@@ -51,5 +51,7 @@ def test_the_past_of_a_policy(fleet: Fleet, capsys: pytest.CaptureFixture[str]) 
     assert [each["member_hours"] for each in found["decisions"]] == [0.0, 8.0]
     (last,) = answer(capsys, "history", "decisions", "orders", "--since", "2h")["decisions"]
     assert last["members"] == 3
+    told, _ = said(capsys, "history", "decisions", "orders", "--since", "10m")
+    assert "no decision to show: the last one is of 20" in told
     _, why = said(capsys, "history", "decisions", "order", code=2)
     assert "did you mean 'orders'" in why

@@ -391,16 +391,20 @@ def decisions(
     """
     with invocation.open() as fleet:
         fleet.group(group)
-        begin = wall(since, fleet.clock.now())
-        kept = [each for each in fleet.decisions(group) if begin is None or each.at >= begin]
+        begin, known = wall(since, fleet.clock.now()), fleet.decisions(group)
+        kept = [each for each in known if begin is None or each.at >= begin]
         if output == "json":
             cluster, found = fleet.spec.cluster.name, [as_answer(each) for each in kept]
             head = {"schema_version": SCHEMA_VERSION, "cluster": cluster, "group": group}
             print_json({**head, "decisions": found})
             return
     if not kept:
-        click.echo(f"no decision of group {group} is kept: declare `scaling:` in fleet.yaml, and "
-                   f"plan the group regularly (`fleet plan {group}`)")  # fmt: skip
+        why = (
+            f"the last one is of {clock_text(known[-1].at)} UTC: choose an earlier --since"
+            if known
+            else f"declare `scaling:` in fleet.yaml, and plan the group (`fleet plan {group}`)"
+        )
+        click.echo(f"group {group} has no decision to show: {why}")
         return
     numbers = ("WANTED", "SLOTS", "MEMBERS", "LAG", "OLDEST", "HOURS")
     shown = table("AT (UTC)", *numbers, "WHY", right=numbers)
