@@ -136,8 +136,10 @@ class OrderStream:
         if error is not None:
             self._failed, self._error = self._failed + 1, str(error)
             return
-        partition = message.partition()
-        self.acknowledged[partition] = max(self.acknowledged[partition], message.offset() + 1)
+        partition, offset = message.partition(), message.offset()
+        if offset is None:  # sent twice, since the first answer was lost; deliveries are in order
+            offset = self.acknowledged[partition]
+        self.acknowledged[partition] = max(self.acknowledged[partition], offset + 1)
 
     def _run(self) -> None:
         try:

@@ -13,10 +13,11 @@ from fleet.errors import Unreachable
 class Log:
     """A topic in memory with librdkafka's producer interface."""
 
-    def __init__(self, *, queue: int = 1000, refuse: bool = False) -> None:
+    def __init__(self, *, queue: int = 1000, refuse: bool = False, places: bool = True) -> None:
         self.records: dict[int, list[bytes]] = {}
         self._queue = queue
         self._refuse = refuse
+        self._places = places
         self._waiting: list[tuple[int, bytes, Any]] = []
 
     def produce(self, topic: str, **record: Any) -> None:
@@ -34,7 +35,8 @@ class Log:
             log = self.records.setdefault(partition, [])
             if not self._refuse:
                 log.append(value)
-            delivered("refused" if self._refuse else None, Message(partition, len(log) - 1))
+            offset = len(log) - 1 if self._places else None
+            delivered("refused" if self._refuse else None, Message(partition, offset))
         return len(waiting)
 
     def flush(self, timeout: float) -> int:
@@ -45,13 +47,13 @@ class Log:
 class Message:
     """Where a record went."""
 
-    def __init__(self, partition: int, offset: int) -> None:
+    def __init__(self, partition: int, offset: int | None) -> None:
         self._place = (partition, offset)
 
     def partition(self) -> int:
         return self._place[0]
 
-    def offset(self) -> int:
+    def offset(self) -> int | None:
         return self._place[1]
 
 
@@ -86,6 +88,15 @@ def test_numbers_are_consecutive_and_partitions_even():
     log.flush(1)
     for partition, records in log.records.items():
         assert [json.loads(r)["seq"] for r in records] == list(range(partition, 40, 4))
+    assert stream.acknowledged == [10, 10, 10, 10]
+
+
+def test_a_record_that_was_sent_twice_has_no_offset():
+    """librdkafka's idempotent producer does not learn where the first request put it."""
+    log = Log(places=False)
+    stream = OrderStream(log, topic="orders", partitions=4, clock=ManualClock())
+    stream.send(40)
+    log.flush(1)
     assert stream.acknowledged == [10, 10, 10, 10]
 
 
