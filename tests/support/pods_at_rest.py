@@ -32,9 +32,10 @@ def requests_at(server: KubeApi) -> dict[tuple[str, str], float]:
     return _sums(server, _COUNT)
 
 
-def watches_at(server: KubeApi) -> int:
+def watches_at(server: KubeApi, *kinds: str) -> int:
     """Open watches of Leases and ConfigMaps, those of the server itself included."""
-    return round(sum(n for (verb, _), n in _sums(server, _OPEN).items() if verb == "WATCH"))
+    found, of = _sums(server, _OPEN).items(), kinds or LEASE_KINDS
+    return round(sum(n for (verb, kind), n in found if verb == "WATCH" and kind in of))
 
 
 def events_at(server: KubeApi) -> int:
@@ -70,7 +71,7 @@ class PodAtRest:
         spec = group_spec(group, runtime={**ON_KUBERNETES, "lease": lease})
         settings = settings_of(spec, revision=revision)
         self.context = worker_context(settings, name=name)
-        self.store = open_store()
+        self.store: Any = open_store()
         self.reporter = Reporter(self.context)
         self.watcher = SlotWatcher(self.store, group=group, lease=lease, clock=clock)
         self.completer = LeaveCompleter(self.context, self.store, leave=lambda *_: None)
@@ -78,6 +79,11 @@ class PodAtRest:
         self.state = MemberState(phase=Phase.ACTIVE, batches=100)
         self._tick = tick
         self._thread = threading.Thread(target=self._live, daemon=True)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it watches a part of its fleet's Leases."""
+        return not self.store.leases.view.is_whole
 
     def start(self) -> "PodAtRest":
         self._thread.start()
