@@ -44,11 +44,12 @@ def test_a_trace_is_replayed_and_spread(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_the_table_has_a_line_per_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    """The floor stands above it."""
+    """The floor stands above it, the packing below."""
     run("--shape", "steady", "--days", "0.05", "--policy", "clairvoyant")
     said = capsys.readouterr().out
     assert "12 partitions, 1.2 h, 2,500 records/s; floor 0.00 h late" in said
     assert "clairvoyant" in said
+    assert "A packing by rate would need 4 worker hours, but members of librdkafka" in said
 
 
 @pytest.mark.parametrize(
