@@ -179,15 +179,16 @@ STEPS = {
     "open, while warming": (2, 3, lambda output: "warming" in output),
 }
 """Name → (slots before, slots wanted or None for new code, the moment in the manager's log)."""
-SHORT = ("roll",)
-"""The others belong to the long form; tests/acting adopts every step in memory."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in SHORT else pytest.mark.long) for n in STEPS]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", STEPS)
 def test_manager_in_mid_change(name, shop, own_broker):
-    """A killed manager's change is completed by the next with the same totals."""
+    """A killed manager's change is completed by the next with the same totals.
+
+    make test kills an operator (tests/kubernetes/test_killed_operator.py); tests/acting adopts
+    every step in memory.
+    """
     start, wanted, moment = STEPS[name]
     begin_with(shop, start)
     if name == "roll":

@@ -110,7 +110,7 @@ class DeclaredShop(ProgramShop):
         assert len(done.receipts) == 1
         assert recorded <= most, kill
         assert self.members() == slots
-        assert self.pods.count() == slots + 1
+        self.until(lambda: self.pods.count() == slots + 1, "other pods to end")
         assert not self.pods.ended
         return died
 
@@ -172,7 +172,8 @@ def shop(
 
 
 def test_killed_once_in_each_change(shop: DeclaredShop) -> None:
-    """With the slots opened; with the leave sent and not yet noted; in mid-deletion."""
+    """The canary asked; the slots opened; the leave sent and not yet noted; in mid-deletion."""
+    assert shop.rolled(Kill(1, "after", "-targets"))
     assert shop.scaled(Kill(1, "after", "-targets"), Kill(2, "before", "-targets")) == [True, True]
     assert shop.deleted(Kill(1, "after", "-slot-"))
 

@@ -52,7 +52,7 @@ _LONG: Final = {
     "tests/runtime/test_kafka_admin.py": 270,
     "tests/observe/test_pauses.py": 260,
     "tests/promises/test_promises.py": 150,
-    "tests/faults/test_kills.py": 150,
+    "tests/faults/test_kills.py": 110,
     "tests/dagster_ui/test_page.py": 200,
     "tests/kubernetes/test_unmanaged.py": 200,
     "tests/kubernetes/test_runtime_promises.py": 250,
