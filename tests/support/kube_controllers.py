@@ -1,4 +1,4 @@
-"""The controllers of Deployments and ReplicaSets beside a scratch API server; still no nodes."""
+"""The controllers of Deployments, and the scheduler, beside a scratch API server; no kubelets."""
 
 import http.client
 import subprocess
@@ -26,46 +26,68 @@ CONTROLLERS = (
 @contextmanager
 def controllers(server: KubeApi, folder: Path) -> Iterator[KubeApi]:
     """The server, while its controllers run."""
-    with on_free_ports("the controllers", lambda port: _controllers(server, folder, port)):
-        yield server
+    arguments = (
+        f"--controllers={','.join(CONTROLLERS)}",
+        "--horizontal-pod-autoscaler-sync-period=1s",
+    )
+    with _running(server, folder, "kube-controller-manager", *arguments) as process:
+        server.controllers = process
+        try:
+            yield server
+        finally:
+            server.controllers = None
 
 
 @contextmanager
-def _controllers(server: KubeApi, folder: Path, port: int) -> Iterator[None]:
-    config = str(server.kubeconfig())
-    with (folder / "controllers.log").open("ab") as log:
+def scheduler(server: KubeApi, folder: Path) -> Iterator[None]:
+    """Pods get nodes meanwhile, of those that a test makes."""
+    with _running(server, folder, "kube-scheduler"):
+        yield
+
+
+@contextmanager
+def _running(
+    server: KubeApi, folder: Path, name: str, *arguments: str
+) -> Iterator["subprocess.Popen[bytes]"]:
+    with on_free_ports(name, lambda port: _on_port(server, folder, port, name, *arguments)) as made:
+        yield made
+
+
+@contextmanager
+def _on_port(
+    server: KubeApi, folder: Path, port: int, name: str, *arguments: str
+) -> Iterator["subprocess.Popen[bytes]"]:
+    log = folder / f"{name}.log"
+    with log.open("ab") as said:
         process = subprocess.Popen(
             [
-                programs.path("kube-controller-manager"),
-                f"--kubeconfig={config}",
-                f"--controllers={','.join(CONTROLLERS)}",
+                programs.path(name),
+                f"--kubeconfig={server.kubeconfig()}",
                 "--leader-elect=false",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={port}",
-                f"--cert-dir={folder / 'controller-certs'}",
+                f"--cert-dir={folder / f'{name}-certs'}",
                 "--kube-api-qps=200",
                 "--kube-api-burst=200",
-                "--horizontal-pod-autoscaler-sync-period=1s",
+                *arguments,
             ],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
+            stdout=said,
+            stderr=said,
             start_new_session=True,
         )
     try:
-        _await(process, port, folder)
-        server.controllers = process
-        yield
+        _await(process, port, log)
+        yield process
     finally:
-        server.controllers = None
         process.kill()
         process.wait()
 
 
-def _await(process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
+def _await(process: "subprocess.Popen[bytes]", port: int, log: Path) -> None:
     end = time.monotonic() + 60
     while True:
-        assert process.poll() is None, (folder / "controllers.log").read_text()[-2000:]
+        assert process.poll() is None, log.read_text()[-2000:]
         with (
             suppress(OSError, http.client.HTTPException),
             urllib.request.urlopen(
@@ -74,5 +96,5 @@ def _await(process: "subprocess.Popen[bytes]", port: int, folder: Path) -> None:
         ):
             if answer.status == 200:
                 return
-        assert time.monotonic() < end, "the controller manager does not answer"
+        assert time.monotonic() < end, f"{log.stem} does not answer"
         time.sleep(0.1)

@@ -335,12 +335,16 @@ def _volume(secret: str) -> str:
 
 
 def _spread(names: ObjectNames, *, required: bool) -> list[Object]:
-    """Spreads each revision's workers over nodes and zones; required: nodes, or the pod waits."""
+    """Spreads each revision's workers over nodes and zones; required: nodes, or the pod waits.
+
+    A node that takes no new pods does not count: else no pod of a lost node could start elsewhere.
+    """
     return [
         {
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": strictness,
+            "nodeTaintsPolicy": "Honor",
             "labelSelector": {"matchLabels": names.selector()},
             "matchLabelKeys": [HASH_LABEL],
         }
