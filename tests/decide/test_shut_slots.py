@@ -33,6 +33,7 @@ def fleet() -> Any:
     made.external_number = lambda policy: None
     made.targets = store.targets
     made.open_slots = lambda name: Fleet.open_slots(made, name)
+    made.external_number = lambda _: None
     made._decide = lambda *asked, **how: Fleet._decide(made, *asked, **how)
     return made
 
