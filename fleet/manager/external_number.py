@@ -63,8 +63,7 @@ class ExternalNumbers:
             if ended - began > _SLOW:
                 self._slow[source] = (ended + _REST, str(error))
             return ExternalNumber(source=source, why=str(error))
-        # In thousandths, as KEDA and an HPA count, so that 3.0000000001 is 3.
-        return ExternalNumber(source=source, wanted=math.ceil(round(value, 3)))
+        return ExternalNumber(source=source, wanted=math.ceil(value))
 
 
 # One request and its answer.
@@ -216,7 +215,8 @@ def _checked(found: object) -> float:
         raise _NoNumberError(f"it answers {text}")
     if _NUMBER.fullmatch(text) is None:
         raise _NoNumberError("its answer holds no number there; check scaling.value_location")
-    value = float(text)
+    # In thousandths, as KEDA and an HPA count, so that 3.0000000001 is 3.
+    value = round(float(text), 3)
     if not 0 <= value <= _HIGHEST:
         raise _NoNumberError(f"it answers {value:g}; allowed are 0 to {_HIGHEST:,}")
     return value
