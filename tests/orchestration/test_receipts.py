@@ -151,6 +151,8 @@ def test_metadata_of_a_plan():
         "frozen from 08:00 to 09:00 UTC (scaling.freeze), stays at 2 slots; otherwise: 9 wanted"
     )
     assert plan_sentence(replace(plan(), notes=(frozen,))) == f"F{frozen[1:]}."
+    without = "no number from sizer:80 (it answers 503; check scaling.url): 3 slots"
+    assert plan_sentence(replace(plan(), notes=(without,))) == f"N{without[1:]}."
 
 
 def test_what_is_expected_stands_in_plan_and_receipt():
