@@ -18,6 +18,7 @@ from confluent_kafka import Consumer
 
 from fleet.manager.cycle import Fleet
 from fleet.slots import ChangeState
+from fleet.text import plural
 from tests.acting.simulated_groups import SimulatedGroups
 from tests.support import waiting
 from tests.support.command import answer, said
@@ -102,12 +103,13 @@ def test_killed_in_the_middle_the_same_command_goes_on(groups):
         ended(first, -signal.SIGKILL)
         left = [n for n in shop.names if rolls(fleet, n) == [ChangeState.RUNNING]]
         assert left, "it was killed in a batch"
+        rest = [n for n in shop.names if not rolls(fleet, n)]
         out, err = ended(begun(shop, *command))
         assert {tuple(rolls(fleet, name)) for name in shop.names} == {(ChangeState.DONE,)}
         assert all(token >= 2 for name in shop.names for token in shop.owners(fleet, name))
-        assert f"batch 1 of 1: {len(left)} groups as expected" in err
+        assert f"batch 1 of 1: {plural(len(left), 'group')} as expected" in err
         assert "continuing the roll that" in out
-        assert f"{GROUPS - BATCH - len(left)} groups, at most {BATCH} at once" in out
+        assert f"{plural(len(rest), 'group')}, at most {BATCH} at once" in out
         assert all(len(line) <= 100 for line in err.splitlines())
 
 
