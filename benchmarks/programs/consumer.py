@@ -1,8 +1,9 @@
 """A consumer as anybody writes it, with confluent-kafka: poll, work, commit, close at SIGTERM.
 
 Arguments: SERVERS GROUP TOPIC, and options of the client as NAME=VALUE. It journals what it read
-into $FLEET_JOURNAL, if that is set, as a job of tests does. A warm one, which has
-FLEET_INSTANCE_FILE but no GROUP_INSTANCE_ID, subscribes once that file is there.
+into $FLEET_JOURNAL, if that is set, as a job of tests does, and works for $RECORD_SECONDS on each
+record. A warm one, which has FLEET_INSTANCE_FILE but no GROUP_INSTANCE_ID, subscribes once that
+file is there.
 """
 
 import json
@@ -63,13 +64,15 @@ def main() -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
         journal = (Path(folder) / f"{os.getpid()}.jsonl").open("a")
     consumer.subscribe([topic])
+    work = float(os.environ.get("RECORD_SECONDS", "0"))
     while not ended:
         parts: dict[tuple[str, int], list[Any]] = {}
-        for record in consumer.consume(1000, timeout=0.2):
+        for record in consumer.consume(200 if work else 1000, timeout=0.2):
             if (error := record.error()) is None:
                 parts.setdefault((str(record.topic()), record.partition() or 0), []).append(record)
             elif error.fatal():
                 sys.exit(f"fatal: {error}")
+        time.sleep(work * sum(map(len, parts.values())))
         if journal is not None:
             _write(journal, group, parts)
         if parts:
