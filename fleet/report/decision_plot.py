@@ -11,7 +11,7 @@ from typing import Final
 
 from fleet.decide.decision_log import KeptDecision
 from fleet.report.timeline import choose_labels, ticks
-from fleet.report.timeline_html import MARGIN_RIGHT, left_margin, text_width
+from fleet.report.timeline_html import MARGIN_RIGHT, NARROWEST, left_margin, text_width
 from fleet.report.wording import clock_text
 
 _TOP: Final = 8.0
@@ -23,11 +23,14 @@ _FOOT: Final = 30.0
 def decision_svg(
     kept: Sequence[KeptDecision], *, since: float, until: float, width: float
 ) -> str | None:
-    """Draws the decisions that held between two times; None if there are none."""
+    """Draws the decisions that held between two times; None if there are none.
+
+    The picture is `width` pixels wide, at least 300, as the timeline.
+    """
     known = sorted((each for each in kept if each.at <= until), key=lambda each: each.at)
     first = max((n for n, each in enumerate(known) if each.at <= since), default=0)
     shown = known[first:]
-    return "\n".join(_drawn(shown, since, until, width)) if shown else None
+    return "\n".join(_drawn(shown, since, until, max(width, NARROWEST))) if shown else None
 
 
 def _drawn(

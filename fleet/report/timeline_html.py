@@ -27,7 +27,7 @@ from fleet.report.wording import (
 from fleet.text import duration
 
 WIDTH: Final = 1200.0
-_NARROWEST: Final = 300.0
+NARROWEST: Final = 300.0
 _LEFT: Final = 176.0
 MARGIN_RIGHT: Final = 24.0
 _RIBBON: Final = 22.0
@@ -169,7 +169,7 @@ def as_svg(line: Timeline, *, width: float = WIDTH) -> str:
 
     Colours are the classes and variables of `stylesheet`.
     """
-    return _Drawing(line, max(width, _NARROWEST)).draw()
+    return _Drawing(line, max(width, NARROWEST)).draw()
 
 
 def left_margin(width: float) -> float:

@@ -166,6 +166,8 @@ def test_the_line_has_what_a_policy_decided(shown, get):
     drawn = ET.fromstring(line["scaling"]["svg"])
     titles = [each.text.partition("UTC: ")[2] for each in drawn.iter() if "title" in each.tag]
     assert titles == [f"{lag} records <waiting>" for lag in (10, 40, None)]
+    narrow = json.loads(get(f"{shown.url}/api/timeline?name={ROLLING}&width=1").body)
+    assert ET.fromstring(narrow["scaling"]["svg"]).get("viewBox", "").startswith("0 0 300 ")
     other = json.loads(get(f"{shown.url}/api/timeline?name={LATE}").body)
     assert other["scaling"] is None
 
