@@ -167,6 +167,9 @@ def test_plan_states_steps_and_expected_cost(cluster, capsys):
     assert plan["group"] == cluster.ours
     assert plan["wanted"] == 2
     assert "open" in [step["kind"] for step in plan["steps"]]
+    explained, _ = said(capsys, "plan", cluster.ours, "--explain")
+    assert "UTC: fixed at 2: 2 slots" in explained
+    assert "waiting records: " in explained
     out, _ = said(capsys, "plan", cluster.ours)
     assert "REBALANCES" in out
 
