@@ -92,7 +92,7 @@ def test_numbers_are_consecutive_and_partitions_even():
 
 
 def test_a_record_that_was_sent_twice_has_no_offset():
-    """librdkafka's idempotent producer does not learn where the first request put it."""
+    """An idempotent producer does not learn where the first request put it."""
     log = Log(places=False)
     stream = OrderStream(log, topic="orders", partitions=4, clock=ManualClock())
     stream.send(40)

@@ -71,7 +71,7 @@ def test_a_fleet_at_rest_keeps_its_budget(place, others, fleet):
     assert {verb for (verb, _), n in asked.items() if n and verb in {"GET", "LIST"}} == set(), asked
     every, foreign = others
     assert watches_at(place.server) == every + PODS
-    standbys = PODS - SLOTS
-    assert sent <= (SLOTS + (standbys + foreign - 1) * PODS) * (thirds + 1) + took / 10, (sent, foreign)
+    wide = PODS - SLOTS + foreign - 1
+    assert sent <= (SLOTS + wide * PODS) * (thirds + 1) + took / 10, (sent, foreign)
     pod = 60 * LEASE_SECONDS / 30 / took
     print(f"{foreign} foreign; {pod * sent / PODS:.1f} events a minute and pod at a lease of 30 s")
