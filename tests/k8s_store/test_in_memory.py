@@ -74,7 +74,7 @@ def test_who_was_asked_to_go_takes_nothing(place):
     assert place.take(1, "gone") is None
     assert place.take(0, "another") is not None
     place.manager.retire(GROUP, [], there=["another"])
-    assert place.manager.leases.targets_lease(GROUP, fresh=True).record.going == frozenset()
+    assert place.manager.leases.targets_lease(GROUP).record.going == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_used_claims_go_with_the_next_one(place):
     """Else the answers would grow with every revision."""
     place.hold(0, "a", "new")
     assert place.take(1, "b", "newer") is not None
-    trials = place.manager.leases.targets_lease(GROUP, fresh=True).record.canaries
+    trials = place.manager.leases.targets_lease(GROUP).record.canaries
     assert set(trials) == {"newer"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from fleet.errors import SchemaTooNew
 from fleet.kubernetes.client.api import LEASE
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.slots import FirstOpening, Handover, Pause, SlotTargets
+from fleet.slots import FirstOpening, Handover, SlotTargets
 from tests.support.fleet_leases import make_leases
 from tests.support.slot_records import report_of
 
@@ -140,20 +140,3 @@ def test_a_newer_schema_is_refused(place):
     ):
         with pytest.raises(SchemaTooNew, match="schema 99"):
             read(GROUP)
-
-
-def test_a_forgotten_group_is_gone(place):
-    """Its objects of state and its hold; another group's stay, and it can be made anew."""
-    manager = place.manager()
-    for group in (GROUP, "other"):
-        make_leases(manager, group, slots=2)
-        manager.write_targets(SlotTargets(group=group, open=frozenset({0, 1})))
-        manager.pause(Pause(group=group, reason="r", by="me", at=1.0))
-    manager.put_manager_state(GROUP, "k", {"a": 1})
-    manager.forget(GROUP)
-    assert (manager.targets(GROUP).version, manager.slots(GROUP)) == (0, ())
-    assert (manager.manager_state(GROUP, "k"), manager.reports(GROUP)) == (None, ())
-    assert [pause.group for pause in manager.pauses()] == ["other"]
-    assert len(manager.slots("other")) == 2
-    assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
-    assert len(manager.slots(GROUP)) == 1

@@ -135,7 +135,7 @@ class Stores:
             worker = "r1" if self.kind == "worker" else None
             store = leases(self.kubeconfig, self.namespace, cluster, worker)
             if self.kind == "follower":
-                store.follow(GROUP)
+                store.leases.follow(GROUP)
             if self.kind == "worker":
                 manager = leases(self.kubeconfig, self.namespace, cluster)
                 store = WorkerAndManager(store, manager)

@@ -586,9 +586,9 @@ class LeaseBackend:
                 slots[n] = self._hidden(group, n)
         return self._shown_targets(targets), {n: self._shown(s, targets) for n, s in slots.items()}
 
-    def targets_lease(self, group: str, *, fresh: bool = False) -> SlotTargetsLease:
+    def targets_lease(self, group: str) -> SlotTargetsLease:
         """Reads the slot targets, their pins as stored."""
-        return self._decoded_targets(self._leases(group, fresh=fresh), group)
+        return self._decoded_targets(self._leases(group, fresh=False), group)
 
     def _decoded_targets(self, by_name: Mapping[str, Object], group: str) -> SlotTargetsLease:
         """Returns the slot targets with what workers answered to them."""

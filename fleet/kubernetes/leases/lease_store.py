@@ -13,15 +13,7 @@ from typing import Any, Final, Self
 
 from fleet.clock import Clock
 from fleet.errors import Damaged, Unreachable
-from fleet.kubernetes.client.api import (
-    CONFIG_MAP,
-    LEASE,
-    LONGEST_WAIT,
-    Api,
-    Denied,
-    Missing,
-    Object,
-)
+from fleet.kubernetes.client.api import LEASE, LONGEST_WAIT, Api, Denied, Missing, Object
 from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
@@ -139,7 +131,6 @@ class LeaseStore(Store):
     def __init__(self, backend: LeaseBackend, *, clock: Clock) -> None:
         super().__init__(backend, clock=clock)
         self.leases = backend
-        self.cluster = backend.cluster
 
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
@@ -157,16 +148,15 @@ class LeaseStore(Store):
         revision: str,
         lease: float,
         clock: Clock,
-        watching: Callable[..., Informer] = Informer,
     ) -> Self:
         """Opens the store of one group for one of its workers.
 
-        revision: raw (`<revision>~<pod-template-hash>`). watching: who follows its Leases.
+        revision: raw (`<revision>~<pod-template-hash>`).
         """
         brisk = api.brisk()
         names = ObjectNames(cluster, group)
         selector = {"labelSelector": names.of_group}
-        view = watching(brisk, LEASE, selector, silence=lease / 2, clock=clock)
+        view = Informer(brisk, LEASE, selector, silence=lease / 2, clock=clock)
         view.start()
         backend = LeaseBackend(
             brisk,
@@ -178,33 +168,6 @@ class LeaseStore(Store):
             group=f"{names.slug}-",
         )
         return cls(backend, clock=clock)
-
-    def forget(self, group: str) -> None:
-        """Deletes a group's Leases, ConfigMaps of state and pause."""
-        names = self.leases.names(group)
-        maps = {names.stopped_partitions, names.manager_state}
-        for found in self._group_objects(names):
-            kind, name = found["kind"], found["metadata"]["name"]
-            if kind == LEASE or name in maps:
-                self.leases.api.delete(kind, name)
-        self.resume(group)
-
-    def _group_objects(self, names: ObjectNames) -> list[Object]:
-        return [
-            found
-            for kind in (LEASE, CONFIG_MAP)
-            for found in self.leases.api.find(kind, labelSelector=names.of_group)[0]
-        ]
-
-    # --- a group that is being changed ------------------------------------------------------
-
-    def follow(self, group: str) -> None:
-        """Watches a group from now on, instead of reading it (for a manager)."""
-        self.leases.follow(group)
-
-    def unfollow(self, group: str) -> None:
-        """Ends the watch of a group."""
-        self.leases.unfollow(group)
 
     # --- templates, pods that go, the first opening -------------------------------------------
 
