@@ -18,7 +18,6 @@ from fleet.slots import (
     ChangeState,
     FirstOpening,
     Handover,
-    Pause,
     Slot,
     SlotTargets,
     StoppedPartition,
@@ -92,10 +91,9 @@ def test_the_targets_lease_reads_back(targets, opened, templates, canaries, comm
 @examples(60)
 @given(st.from_type(Change).map(lambda made: replace(made, detail=dict(made.detail))))
 def test_a_change_reads_back(change):
-    """In the Lease and in the archive, packed or not."""
+    """Packed or not."""
     stored = through_text(objects.with_change(lease(), change, now=1.0, lease=30.0))
     assert objects.change_from(stored) == change
-    assert objects.archived_change(objects.archived_text(change)) == change
 
 
 def test_a_long_change_is_packed():
@@ -124,16 +122,8 @@ def test_marks_read_back(marks):
     """One key per partition."""
     data = {objects.partition_key(mark.tp): objects.mark_text(mark) for mark in marks}
     latest = {mark.tp: mark for mark in marks}
-    read = objects.marks_from({"metadata": {"name": "m"}, "data": data}, "orders")
+    read = objects.values_from({"metadata": {"name": "m"}, "data": data}, StoppedPartition)
     assert {mark.tp: mark for mark in read} == latest
-
-
-@examples(60)
-@given(st.from_type(Pause))
-def test_a_pause_reads_back(pause):
-    """Of one group or of all."""
-    data = {objects.pause_key(pause.group): objects.pause_text(pause)}
-    assert objects.pauses_from({"metadata": {"name": "p"}, "data": data}) == (pause,)
 
 
 def widened(found: dict[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,7 @@ from fleet.slots.backend import (
     is_new_change,
     partition_key,
 )
+from fleet.slots.codec import as_json, from_json
 from fleet.slots.evidence import WriteLog
 from fleet.slots.sqlite import DecodeCache
 from fleet.slots.store import edit_object, write_attempts
@@ -322,11 +323,10 @@ class ConfigMaps:
         """Returns all entries except reports."""
         if space is Space.PAUSES:
             found = self._objects.get(CONFIG_MAP, pauses(self._cluster))
-            told = () if found is None else objects.pauses_from(found)
-            return {each.group or "": each for each in told}
+            return {each.group or "": each for each in objects.values_from(found, Pause)}
         if space is Space.STOPPED_PARTITIONS:
             found = self._objects.get(CONFIG_MAP, names.stopped_partitions)
-            marks = () if found is None else objects.marks_from(found, names.group)
+            marks = objects.values_from(found, StoppedPartition)
             return {partition_key(mark.tp): mark for mark in marks}
         found = self._objects.get(CONFIG_MAP, names.manager_state)
         if found is None:
@@ -374,7 +374,7 @@ class ConfigMaps:
     def _lift(self, names: ObjectNames, keys: Collection[str] | None) -> int:
         """Remove these marks, None: all; how many there were."""
         found = None if keys == [] else self._objects.get(CONFIG_MAP, names.stopped_partitions)
-        there = () if found is None else objects.marks_from(found, names.group)
+        there = objects.values_from(found, StoppedPartition)
         lifted = [mark.tp for mark in there if keys is None or partition_key(mark.tp) in keys]
         if lifted:
             self._merge(
@@ -391,7 +391,7 @@ class ConfigMaps:
             self._api.merge(CONFIG_MAP, name, {"data": {key: None}})
             return 1
         assert isinstance(told, Pause)
-        data: dict[str, str | None] = {key: objects.pause_text(told)}
+        data: dict[str, str | None] = {key: objects.text(as_json(told))}
         if self._api.merge(CONFIG_MAP, name, {"data": data}) is None:
             self._create(self._pauses_map(), data)
         return 0
@@ -415,7 +415,7 @@ class ConfigMaps:
         self._merge(
             names,
             names.manager_state,
-            {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.archived_text(ended)},
+            {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.packed(as_json(ended))},
         )
 
     def ended_changes(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
@@ -425,7 +425,7 @@ class ConfigMaps:
             return ()
         with objects.reading(found):
             stored = objects.archived(found.get("data") or {})[:limit]
-            return tuple(objects.archived_change(value) for _, value in stored)
+            return tuple(from_json(Change, objects.unpacked(value)) for _, value in stored)
 
     # --- parts ------------------------------------------------------------------------------
 

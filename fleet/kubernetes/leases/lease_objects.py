@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fleet.errors import Damaged, SchemaTooNew
 from fleet.kubernetes.client.api import VERSIONS
@@ -29,8 +29,6 @@ from fleet.slots import (
     ChangeState,
     FirstOpening,
     Handover,
-    Pause,
-    Phase,
     Slot,
     SlotTargets,
     StoppedPartition,
@@ -122,6 +120,7 @@ class PublishedTemplates:
 
 
 Object = dict[str, Any]
+Value = TypeVar("Value")
 
 SCHEMA: Final = 1
 SCHEMA_ANNOTATION: Final = f"{PREFIX}/schema"
@@ -250,9 +249,9 @@ def stamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def shortened(error: str, most: int = MOST_ERROR) -> str:
+def shortened(error: str | None, most: int = MOST_ERROR) -> str | None:
     """Shortens an error."""
-    return error if len(error) <= most else error[: most - 1] + "…"
+    return error if error is None or len(error) <= most else error[: most - 1] + "…"
 
 
 # --- slots ----------------------------------------------------------------------------------
@@ -263,22 +262,13 @@ def slot_from(found: Object, group: str, number: int) -> Slot:
     with reading(found):
         spec = found.get("spec") or {}
         rest = json.loads(annotation(found, SLOT) or "{}")
-        return Slot(
-            group=group,
-            number=number,
-            owner=spec.get("holderIdentity") or None,
-            token=int(spec.get("leaseTransitions") or 0),
-            counter=rest.get("counter", 0),
-            phase=Phase(rest.get("phase", Phase.FREE)),
-            clean=rest.get("clean", True),
-            member_id=rest.get("member_id"),
-            spark_session=rest.get("spark_session"),
-            revision=rest.get("revision"),
-            batches=rest.get("batches", 0),
-            error=rest.get("error"),
-            owner_ended=rest.get("owner_ended", False),
-            lease=rest.get("lease", 0.0),
-        )
+        in_spec = {
+            "group": group,
+            "number": number,
+            "owner": spec.get("holderIdentity") or None,
+            "token": int(spec.get("leaseTransitions") or 0),
+        }
+        return from_json(Slot, {**rest, **in_spec})
 
 
 def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
@@ -293,18 +283,9 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
     }
     if slot.token != before.get("leaseTransitions"):
         spec["acquireTime"] = stamp(now)
-    rest = {
-        "counter": slot.counter,
-        "phase": slot.phase.value,
-        "clean": slot.clean,
-        "member_id": slot.member_id,
-        "spark_session": slot.spark_session,
-        "revision": slot.revision,
-        "batches": slot.batches,
-        "error": None if slot.error is None else shortened(slot.error),
-        **({"owner_ended": True} if slot.owner_ended else {}),
-        **({"lease": slot.lease} if slot.lease else {}),
-    }
+    rest = as_json(replace(slot, error=shortened(slot.error)))
+    for key in ("group", "number", "owner", "token"):
+        del rest[key]
     watched = watched_by(found, f"slot-{slot.number}" if is_at_rest(slot) else OWNERS)
     return annotate({**watched, "spec": spec}, {SLOT: text(rest)})
 
@@ -462,16 +443,6 @@ def archived_key(change: Change) -> str:
     return f"change.{change.token:010d}"
 
 
-def archived_text(change: Change) -> str:
-    """Returns the text of an ended change."""
-    return packed(as_json(change))
-
-
-def archived_change(value: str) -> Change:
-    """Reverses `archived_text`."""
-    return from_json(Change, unpacked(value))
-
-
 def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Returns (key, text) of the ended changes, latest first."""
     return tuple(sorted(((k, v) for k, v in data.items() if k.startswith("change.")), reverse=True))
@@ -491,13 +462,12 @@ def with_report(found: Object, report: WorkerReport | None, *, now: float, lease
     """Writes a report into its Lease, renewed now by its worker; None frees the Lease."""
     if report is None:
         return annotate({**found, "spec": {}}, {REPORT: None})
-    error = None if report.error is None else shortened(report.error)
     spec = {
         "holderIdentity": report.worker,
         "leaseDurationSeconds": max(1, round(lease)),
         "renewTime": stamp(now),
     }
-    told = text(as_json(replace(report, error=error)))
+    told = text(as_json(replace(report, error=shortened(report.error))))
     return annotate({**found, "spec": spec}, {REPORT: told})
 
 
@@ -531,36 +501,7 @@ def partition_key(tp: TopicPartition) -> str:
 
 def mark_text(mark: StoppedPartition) -> str:
     """Returns the text of a stopped partition."""
-    return text(
-        {
-            "topic": mark.tp.topic,
-            "partition": mark.tp.partition,
-            "offset": mark.offset,
-            "error": shortened(mark.error, MOST_ERROR // 4),
-            "attempts": mark.attempts,
-            "revision": mark.revision,
-            "at": mark.at,
-        }
-    )
-
-
-def marks_from(found: Object, group: str) -> tuple[StoppedPartition, ...]:
-    """Reads the stopped partitions, in order."""
-    with reading(found):
-        told = [json.loads(value) for value in (found.get("data") or {}).values()]
-        marks = [
-            StoppedPartition(
-                group=group,
-                tp=TopicPartition(value["topic"], value["partition"]),
-                offset=value["offset"],
-                error=value["error"],
-                attempts=value["attempts"],
-                revision=value["revision"],
-                at=value["at"],
-            )
-            for value in told
-        ]
-    return tuple(sorted(marks, key=lambda mark: (mark.tp.topic, mark.tp.partition)))
+    return text({**as_json(mark), "error": shortened(mark.error, MOST_ERROR // 4)})
 
 
 def pause_key(group: str | None) -> str:
@@ -568,14 +509,9 @@ def pause_key(group: str | None) -> str:
     return "all" if group is None else key_of("g.", group)
 
 
-def pause_text(pause: Pause) -> str:
-    """Returns the text of a pause."""
-    return text({"group": pause.group, "reason": pause.reason, "by": pause.by, "at": pause.at})
-
-
-def pauses_from(found: Object) -> tuple[Pause, ...]:
-    """Reads all pauses, that of all groups first."""
+def values_from(found: Object | None, kind: type[Value]) -> tuple[Value, ...]:
+    """Reads the stopped partitions, or the pauses, of a ConfigMap."""
+    if found is None:
+        return ()
     with reading(found):
-        told = [json.loads(value) for value in (found.get("data") or {}).values()]
-        pauses = [Pause(group=v["group"], reason=v["reason"], by=v["by"], at=v["at"]) for v in told]
-    return tuple(sorted(pauses, key=lambda pause: pause.group or ""))
+        return tuple(from_json(kind, json.loads(v)) for v in (found.get("data") or {}).values())
