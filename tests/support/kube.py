@@ -60,7 +60,7 @@ class Kube:
         done = subprocess.run(
             [programs.path("kubectl"), *words],
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            input=stdin, capture_output=True, text=True, check=False, timeout=90,
+            input=stdin, capture_output=True, text=True, check=False, timeout=150,
         )  # fmt: skip
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout

@@ -184,17 +184,18 @@ def opened(
     edited: tuple[str, str] = ("", ""),
     protocol: str = "classic",
     worker: Mapping[str, str] | None = None,
+    place: Mapping[str, Any] | None = None,
     slots: int = SLOTS,
     begin: Callable[[Ground], None] = Ground.open,
 ) -> Iterator[Ground]:
     """A fleet in a namespace of its own, at work; at the end nothing of it is left.
 
     edited: what is another text in the entrypoint from the start. worker: terms of membership,
-    in the place of static range. begin: who applies it first.
+    in the place of static range. place: more of `runtime`. begin: who applies it first.
     """
     with pytest.MonkeyPatch.context() as patch, kube.namespace(group) as namespace:
         patch.setenv("KUBECONFIG", str(kube.kubeconfig))
-        runtime = in_pods(namespace)
+        runtime = {**in_pods(namespace), **(place or {})}
         servers = broker.bootstrap_servers
         usual = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
         shop = PodShop(home, servers, group, runtime=runtime, **(worker or usual))
