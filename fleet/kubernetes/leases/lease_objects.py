@@ -192,7 +192,7 @@ def watched_by(found: Object, owners: str = OWNERS) -> Object:
 
 
 def is_watched_by_owners(found: Object | None) -> bool:
-    """Whether every owner watches it; False for a Lease of an earlier release."""
+    """Whether every owner watches it."""
     labels = {} if found is None else found["metadata"].get("labels") or {}
     return labels.get(WATCHED_LABEL) == OWNERS
 
