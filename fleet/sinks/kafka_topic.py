@@ -55,6 +55,9 @@ from fleet.sinks.batch_rows import (
 
 SECONDS: Final = 30.0
 """Seconds for each request to the cluster, with its repetitions."""
+_NEW: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE})
+"""What a broker may answer of a topic that was just created."""
+_NEW_SECONDS: Final = 5.0
 _ABORT_SECONDS: Final = 5.0
 """A lower limit: if it fails, the next opening or the broker ends the transaction."""
 _POLL: Final = 0.05
@@ -136,8 +139,14 @@ class SpanProducer:
 
     def refusal(self, topic: str) -> str | None:
         """Returns why no process can write to that topic; None if it exists."""
-        found = self._producer.list_topics(topic, timeout=SECONDS).topics[topic]
-        return None if found.error is None else str(found.error.str())
+        enough = time.monotonic() + _NEW_SECONDS
+        while True:
+            error = self._producer.list_topics(topic, timeout=SECONDS).topics[topic].error
+            if error is None:
+                return None
+            if error.code() not in _NEW or time.monotonic() > enough:
+                return str(error.str())
+            time.sleep(_PAUSE)
 
     def read_spans(self, each: BatchRange, spans: Spans) -> None:
         """Stores what was written, read after the opening."""

@@ -1,6 +1,7 @@
 """The Kafka sink on a real broker: what was begun is ended, who was frozen adds nothing."""
 
 import os
+import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -221,3 +222,19 @@ def test_the_topic_decides_what_is_too_large(
     else:
         with pytest.raises(FleetError, match=told):
             write_kafka(chosen, topic, table.context, client=client)
+
+
+def test_a_topic_that_brokers_do_not_know_yet_is_waited_for(broker: RunningBroker, unique: str):
+    """They hear of a new topic a little later than who made it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = f"late-{unique}"
+    table = make_batch([{"value": b"1"}], topic=f"source-{unique}", group=unique)
+    chosen = table.table.select(["topic", "partition", "offset", "value"])
+    late = threading.Timer(1.0, admin.create_topics, [[NewTopic(topic, 1, 1)]])
+    admin.create_topics([NewTopic(f"source-{unique}", 4, 1)])[f"source-{unique}"].result(120)
+    late.start()
+    try:
+        client = {"bootstrap.servers": broker.bootstrap_servers}
+        assert write_kafka(chosen, topic, table.context, client=client) == 1
+    finally:
+        late.join()
