@@ -17,6 +17,7 @@ from tests.conftest import RunningBroker
 from tests.kubernetes.test_chart import CHART, done
 from tests.support import waiting
 from tests.support.declared_fleets import resource, serves
+from tests.support.kafka_tools import rebalances
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
@@ -29,20 +30,20 @@ JOB = "def process(df, context):\n    df.count()\n"
 class Installed:
     """A release in a namespace of its own, and one fleet in another."""
 
-    def __init__(self, kube: "Kube", system: str, namespace: str, bootstrap: str) -> None:
+    def __init__(self, kube: "Kube", system: str, namespace: str, broker: RunningBroker) -> None:
         from tests.support.kube import image, in_pods
 
         self.kube = kube
         self.system = system
         self.namespace = namespace
-        self.bootstrap = bootstrap
+        self.broker = broker
         self.group = f"orders-{namespace}"
         self.runtime = {k: v for k, v in in_pods(namespace).items() if k != "namespace"}
         self.values = {
             "image": {"name": image("worker"), "pullPolicy": "Never"},
             "clusters": {
                 "main": {
-                    "cluster": {"bootstrap_servers": bootstrap},
+                    "cluster": {"bootstrap_servers": broker.bootstrap_servers},
                     "defaults": {"runtime": {"kind": "kubernetes", **self.runtime}},
                 }
             },
@@ -74,7 +75,7 @@ class Installed:
             "topics": [self.group],
             "create": {"partitions": 4},
             "worker": {"entrypoint": "job:process", **more.pop("worker", {})},
-            "replicas": {"min": 1, "max": 3, "standby": 1},
+            "replicas": {"min": 1, "max": 4, "standby": 1},
             "scaling": {"policy": "fixed", "workers": 2},
             "rollout": {"bake": "2s", "canary_batches": 1, "warm_timeout": "5m"},
         }
@@ -129,9 +130,13 @@ class Installed:
             picture=self.picture,
         )  # fmt: skip
 
+    def recorded(self) -> int:
+        """How many rebalances the group has had, by DumpLogSegments."""
+        return rebalances(self.broker.broker, self.group)
+
     def members(self) -> int:
         """How many members the group has, by the broker."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers})
         found = admin.describe_consumer_groups([self.group])[self.group].result(60)
         return len(found.members)
 
@@ -140,7 +145,7 @@ class Installed:
 def installed(kube: "Kube", kube_broker: RunningBroker, namespace: str) -> Iterator[Installed]:
     """Not installed yet."""
     with kube.namespace(f"{namespace}-system") as system:
-        yield Installed(kube, system, namespace, kube_broker.bootstrap_servers)
+        yield Installed(kube, system, namespace, kube_broker)
 
 
 def test_from_nothing_to_a_fleet_and_back(installed: Installed) -> None:
@@ -170,7 +175,9 @@ def test_from_nothing_to_a_fleet_and_back(installed: Installed) -> None:
 
 @pytest.mark.long
 def test_a_fleet_changes_as_its_resource_does(installed: Installed) -> None:
-    """Rolled beside an upgrade of the chart, rolled back, scaled from outside up and down."""
+    """Rolled beside an upgrade of the chart, rolled back, scaled from outside: +3 is at most two
+    rebalances, -3 one.
+    """
     installed.helm("install")
     installed.apply()
     status = installed.until("two slots to work", serves(2))
@@ -196,14 +203,20 @@ def test_a_fleet_changes_as_its_resource_does(installed: Installed) -> None:
 
     installed.apply(scaling={"policy": "external"})
     installed.until("replicas to be written", lambda _: installed.replicas() == 2)
+    installed.kubectl("scale", PLURAL, "orders", "--replicas=1")
+    installed.until("one slot to work", serves(1))
+    before = installed.recorded()
     installed.kubectl("scale", PLURAL, "orders", "--replicas=9")
     status = installed.until(
-        "three slots to work", lambda s: serves(3)(s) and "spec.replicas is 9" in str(s)
+        "four slots to work", lambda s: serves(4)(s) and "spec.replicas is 9" in str(s)
     )
-    assert status["lastReceipt"]["rebalances"] <= 2
+    up = installed.recorded() - before
+    assert 1 <= up <= 2
+    assert status["lastReceipt"]["rebalances"] == up
     owners = installed.kubectl("get", "pods", "-l", status["selector"], "-o", "name").split()
-    assert len(owners) == status["replicas"] == 3
+    assert len(owners) == status["replicas"] == 4
     installed.kubectl("scale", PLURAL, "orders", "--replicas=1")
     status = installed.until("one slot to work", serves(1))
-    assert status["lastReceipt"]["rebalances"] <= 2
+    assert installed.recorded() - before - up == 1
+    assert status["lastReceipt"]["rebalances"] == 1
     installed.delete()
