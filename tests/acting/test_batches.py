@@ -96,7 +96,7 @@ def test_killed_in_the_middle_the_same_command_goes_on(groups):
         first = begun(shop, *command)
 
         waiting.until(
-            lambda: any(rolls(fleet, name) for name in shop.names[BATCH:]),
+            lambda: any(rolls(fleet, n) for n in shop.names[BATCH:]) or first.poll() is not None,
             "the second batch to begin",
         )
         os.kill(first.pid, signal.SIGKILL)
