@@ -1,7 +1,8 @@
 """A part of other tests, on the API server of the minor version that they do not use.
 
-It takes definition, policies and rights of the chart, what Fleet applies, and Leases. Skipped until
-the version is built; `FLEET_KUBERNETES=MINOR make test ARGS="-m kubernetes"` runs all tests on it.
+It takes definition, policies and rights of the chart, what Fleet applies, and Leases. Long form,
+skipped until the version is built. `FLEET_KUBERNETES=MINOR make test ARGS="-m kubernetes"` runs all
+tests on it.
 """
 
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ __all__ = [
     "test_the_server_refuses_what_fleet_yaml_refuses",
     "test_the_server_takes_a_fleet_and_its_pods",
 ]
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
