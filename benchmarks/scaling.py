@@ -9,7 +9,7 @@ threshold that spends as many worker hours.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -228,14 +228,26 @@ def _costs(found: Comparison) -> Iterator[str]:
             f'<text x="{x:.1f}" y="{_BELOW + 14:g}" text-anchor="middle">'
             f"{part / 4 * right:,.0f} h</text>"
         )
-    for number, (name, outcome) in enumerate(told.items()):
-        x, y = place(outcome)
+    named = [(*place(each), f"{name}: {each.rebalances:,}", name) for name, each in told.items()]
+    for x, y, _, name in named:
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_COLOURS.get(name, "#777")}"/>'
-        down = 14 if number % 2 else -7
-        yield (
-            f'<text x="{x:.1f}" y="{y + down:.1f}" text-anchor="middle">{name}: '
-            f"{outcome.rebalances:,}</text>"
+    yield from _labels([(x, y, text) for x, y, text, _ in named])
+
+
+def _labels(points: Sequence[tuple[float, float, str]]) -> Iterator[str]:
+    """Writes beside each point, from the right, in the nearest row without a point or a text."""
+    taken = [(x, y + 3, 4.0) for x, y, _ in points]
+    for x, y, text in sorted(points, reverse=True):
+        half = 2.8 * len(text)
+        rows = [y + down for down in (-7, 14, -19, 26, -31, 38, -43)]
+        free = (
+            row
+            for row in rows
+            if all(abs(row - other) > 9 or abs(x - by) > half + wide for by, other, wide in taken)
         )
+        at = next(free, rows[0])
+        taken.append((x, at, half))
+        yield f'<text x="{x:.1f}" y="{at:.1f}" text-anchor="middle">{text}</text>'
 
 
 def _day(found: Comparison) -> Iterator[str]:
