@@ -37,8 +37,6 @@ ROLLOUT = {"bake": "1s", "canary_batches": 1, "drain_timeout": "10s", "warm_time
 class DeclaredShop(ProgramShop):
     """A group of programs in pods, which a ConsumerFleet declares."""
 
-    membership = "static"
-
     def __init__(self, place: Declared, pods: LocalPods, broker: RunningBroker) -> None:
         group = f"operated-{uuid.uuid4().hex[:8]}"
         super().__init__(pods.home, broker.bootstrap_servers, group)
@@ -58,8 +56,7 @@ class DeclaredShop(ProgramShop):
             runtime={"kind": "kubernetes", "namespace": self.place.api.namespace, **runtime},
         )
         interval = f"{300 - self._turn}s"
-        terms = {"membership": self.membership, "max_poll_interval": interval}
-        self.run_program(QUICK, heartbeat_interval="500ms", **terms)
+        self.run_program(QUICK, heartbeat_interval="500ms", max_poll_interval=interval)
         (entry,) = yaml.safe_load(self.config.read_text())["fleets"]
         self.place.write(NAME, fleet={**entry, "runtime": runtime}, clusterRef={"name": "test"})
 
@@ -150,9 +147,8 @@ class DeclaredShop(ProgramShop):
 
 @pytest.fixture
 def shop(
-    request: pytest.FixtureRequest, control_plane: KubeApi, broker: RunningBroker,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[DeclaredShop]:  # fmt: skip
+    control_plane: KubeApi, broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[DeclaredShop]:
     """A fleet of one slot at work, under a steady stream; at the end nothing was lost."""
     control_plane.define(crd())
     config = control_plane.kubeconfig()
@@ -163,7 +159,6 @@ def shop(
     ):
         place = Declared(api, {"KUBECONFIG": str(config)}, tmp_path)
         shop = DeclaredShop(place, pods, broker)
-        shop.membership = getattr(request, "param", shop.membership)
         shop.create_topic(6)
         with shop.stream(rate=50):
             shop.begin()
@@ -194,16 +189,7 @@ def deleted(shop: DeclaredShop, kill: Kill) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("shop", "act"),
-    [
-        ("static", scaled),
-        ("dynamic", scaled),
-        ("static", DeclaredShop.rolled),
-        ("static", deleted),
-    ],
-    indirect=["shop"],
-)
+@pytest.mark.parametrize("act", [scaled, DeclaredShop.rolled, deleted])
 def test_killed_at_any_write(shop: DeclaredShop, act: Act) -> None:
     """With all done that comes before it, until an operator lives to the end of the change."""
     number = 1
