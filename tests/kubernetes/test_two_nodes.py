@@ -130,3 +130,7 @@ def test_a_lost_node_costs_no_rebalance(ground: Ground, node: SecondNode) -> Non
     print(f"slots {sorted(slots)} of a lost node were served after {took:.0f} s: {cost}")
     assert cost.rebalances == 0
     assert nodes_of(ground) == {NODE: SLOTS + 1}
+    ground.kube.kubectl("delete", "node", NAME)  # as a cloud does: until then its pods stay
+    gone = [f"pod/{name}" for name in sorted(lost)]
+    namespace = ground.shop.namespace
+    ground.kube.kubectl("wait", "--for=delete", *gone, f"--namespace={namespace}", "--timeout=300s")
