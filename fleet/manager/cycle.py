@@ -128,7 +128,7 @@ class Fleet(Closing):
         self.bootstrap = bootstrap
         self.clock = clock
         self._environ = environ
-        self._external_numbers = ExternalNumbers(environ)
+        self._external_numbers = ExternalNumbers(environ, clock=clock)
         client = self.client = client_config(spec.cluster, bootstrap, environ)
         make_home(home)
         kind: RuntimeKind = runtime_kind(spec.runtime.kind)

@@ -14,12 +14,12 @@ import math
 import re
 import socket
 import ssl
-import time
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from fleet.clock import Clock
 from fleet.config.spec import ExternalScaling
 from fleet.decide.scaling import ExternalNumber
 from fleet.kafka_source.login import resolve
@@ -46,20 +46,21 @@ class _NoNumberError(Exception):
 class ExternalNumbers:
     """Asks for the numbers of all groups; `environ` holds the logins."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], *, clock: Clock) -> None:
         self._environ = environ
+        self._clock = clock
         self._slow: dict[str, tuple[float, str]] = {}
 
     def ask(self, policy: ExternalScaling) -> ExternalNumber:
         """Returns the number, or why there is none; never raises."""
-        source, began = urlsplit(policy.url).netloc, time.monotonic()
+        source, began = urlsplit(policy.url).netloc, self._clock.monotonic()
         until, why = self._slow.get(source, (0.0, ""))
         if began < until:
             return ExternalNumber(source=source, why=why)
         try:
-            value = _value(policy, _answer(policy, self._environ))
+            value = _value(policy, _answer(policy, self._environ, self._clock))
         except _NoNumberError as error:
-            ended = time.monotonic()
+            ended = self._clock.monotonic()
             if ended - began > _SLOW:
                 self._slow[source] = (ended + _REST, str(error))
             return ExternalNumber(source=source, why=str(error))
@@ -69,13 +70,13 @@ class ExternalNumbers:
 # One request and its answer.
 
 
-def _answer(policy: ExternalScaling, environ: Mapping[str, str]) -> bytes:
-    until = time.monotonic() + _LIMIT
+def _answer(policy: ExternalScaling, environ: Mapping[str, str], clock: Clock) -> bytes:
+    until = clock.monotonic() + _LIMIT
     headers = {"Accept": "application/json, text/plain", "Connection": "close"}
     if login := _login(policy, environ):
         headers["Authorization"] = login
     connection = _connection(policy)
-    connection.response_class = _bounded_response(until)
+    connection.response_class = _bounded_response(until, clock)
     try:
         connection.request("GET", _target(policy), headers=headers)
         with connection.getresponse() as response:
@@ -151,14 +152,14 @@ def _refused(status: int, policy: ExternalScaling) -> str:
 class _UntilDeadline(io.RawIOBase):
     """Reads from a socket until a moment of the monotonic clock."""
 
-    def __init__(self, sock: socket.socket, raw: io.RawIOBase, until: float) -> None:
-        self._sock, self._raw, self._until = sock, raw, until
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase, until: float, clock: Clock) -> None:
+        self._sock, self._raw, self._until, self._clock = sock, raw, until, clock
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left = self._until - time.monotonic()
+        left = self._until - self._clock.monotonic()
         if left <= 0:
             raise TimeoutError
         self._sock.settimeout(left)
@@ -170,14 +171,14 @@ class _UntilDeadline(io.RawIOBase):
         super().close()
 
 
-def _bounded_response(until: float) -> type[HTTPResponse]:
+def _bounded_response(until: float, clock: Clock) -> type[HTTPResponse]:
     class BoundedResponse(HTTPResponse):
         """Reads head and body until the deadline."""
 
         def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
             super().__init__(sock, *arguments, **named)
             raw = self.fp.detach()
-            self.fp = io.BufferedReader(_UntilDeadline(sock, raw, until))
+            self.fp = io.BufferedReader(_UntilDeadline(sock, raw, until, clock))
 
     return BoundedResponse
 

@@ -138,7 +138,9 @@ def test_a_group_that_no_fleet_declares_is_sized_by_the_recipes(broker, unique, 
 
         def by_fleet() -> Any:
             policy = {"policy": "external", "url": address, "query": by_query["query"]}
-            return ExternalNumbers({}).ask(ExternalScaling.model_validate(policy))
+            return ExternalNumbers({}, clock=SystemClock()).ask(
+                ExternalScaling.model_validate(policy)
+            )
 
         until(asked, "a scrape with the group")
         value, threshold = keda(by_query, asked()), float(by_query["threshold"])
