@@ -216,6 +216,7 @@ def examine_fleet(invocation: Invocation) -> list[Finding]:
     ]
     found += guarded("jars", lambda: jars(embedded=embedded))
     found += guarded("entrypoints", lambda: entrypoints(spec))
+    found += guarded("scaling", lambda: external_numbers(spec))
     try:
         fleet = invocation.open()
     except Unreachable as error:
@@ -253,6 +254,40 @@ def entrypoints(spec: "FleetSpec") -> Iterator[Finding]:
                 )
     if declared:
         yield ok("entrypoints", f"{plural(len(declared), 'group')} with a worker")
+
+
+def external_numbers(spec: "FleetSpec") -> Iterator[Finding]:
+    """Asks once for the number of each policy external."""
+    from fleet.clock import SystemClock
+    from fleet.config.spec import ExternalScaling
+    from fleet.manager.external_number import ExternalNumbers
+
+    numbers = ExternalNumbers(os.environ, clock=SystemClock())
+    entries = enumerate(spec.exporter.wanted_members)
+    policies = [(each.group, each.scaling) for each in spec.fleets]
+    policies += [(f"exporter.wanted_members[{n}]", each.scaling) for n, each in entries]
+    for name, policy in policies:
+        if not isinstance(policy, ExternalScaling):
+            continue
+        login = policy.authorization_env
+        if login and not os.environ.get(login):
+            yield warn(
+                "scaling",
+                f"{name}: not asked for its number: environment variable {login} is not set",
+                "set it here, and for every process that plans; without a number the group keeps "
+                "its size",
+            )
+            continue
+        found = numbers.ask(policy)
+        why, _, hint = found.why.partition("; ")
+        if found.wanted is None:
+            yield warn(
+                "scaling",
+                f"{name}: no number from {found.source}: {why}",
+                f"{hint or 'check scaling.url'}; without a number the group keeps its size",
+            )
+        else:
+            yield ok("scaling", f"{name}: {found.source} asks for {found.wanted}")
 
 
 def _cluster(fleet: "Fleet") -> list[Finding]:

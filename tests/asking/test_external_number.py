@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from pydantic import ValidationError
 
+from fleet import cli
 from fleet.clock import ManualClock
 from fleet.config.spec import ExternalScaling
 from fleet.decide.scaling import (
@@ -330,6 +331,47 @@ def test_a_redirect_does_not_get_the_login() -> None:
         found = asked(moved.encode(), {"LOGIN": "hunter2"}, authorization_env="LOGIN")
         assert found.wanted is None
         assert elsewhere.asked == []
+
+
+def test_doctor_asks_once_and_reports_the_answers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for each policy. A login that is not set has its own, and nobody is asked."""
+    monkeypatch.setenv("FLEET_HOME", str(tmp_path))
+    with Answering(http("3"), http("3", "401 No"), http("5")) as server:
+        declared = {"policy": "external", "url": server.url}
+        policies = {
+            "pays": declared,
+            "bills": declared,
+            "mails": {**declared, "authorization_env": "AWAY"},
+            "notes": {"policy": "fixed", "workers": 2},
+        }
+        file = {
+            "cluster": {"name": "idle"},
+            "fleets": [{"group": g, "topics": ["t"], "scaling": s} for g, s in policies.items()],
+            "exporter": {"wanted_members": [{"scaling": declared}]},
+        }
+        (tmp_path / "fleet.yaml").write_text(json.dumps(file))
+        cli.run(["--config", str(tmp_path / "fleet.yaml"), "doctor", "-o", "json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    source = urlsplit(server.url).netloc
+    keeps = "without a number the group keeps its size"
+    assert [tuple(each.values()) for each in checks if each["check"] == "scaling"] == [
+        ("scaling", "OK", f"pays: {source} asks for 3", None),
+        (
+            "scaling",
+            "WARN",
+            f"bills: no number from {source}: it answers 401",
+            f"set scaling.authorization_env or authorization_file; {keeps}",
+        ),
+        (
+            "scaling",
+            "WARN",
+            "mails: not asked for its number: environment variable AWAY is not set",
+            f"set it here, and for every process that plans; {keeps}",
+        ),
+        ("scaling", "OK", f"exporter.wanted_members[0]: {source} asks for 5", None),
+    ]
 
 
 class Sizer(JsonHandler):
