@@ -9,10 +9,10 @@ is the maximum.
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +130,37 @@ def svg(width: float, height: float, parts: Iterable[str]) -> str:
             "",
         ]
     )
+
+
+class PlotArea(NamedTuple):
+    """The part of an SVG that its axes enclose."""
+
+    left: float
+    right: float
+    top: float
+    below: float
+
+    def place(self, across: float, up: float) -> tuple[float, float]:
+        """Returns the position of a point, given as parts of the axes."""
+        x = self.left + across * (self.right - self.left)
+        return x, self.below - up * (self.below - self.top)
+
+    def axes(self, title: str, across: tuple[float, str], up: tuple[float, str]) -> Iterator[str]:
+        """Draws two axes; each has its greatest value, and a format of its five labels."""
+        yield f'<text x="{self.left:g}" y="16" class="title">{title}</text>'
+        line = f"M{self.left:g} {self.top:g}V{self.below:g}H{self.right:g}"
+        yield f'<path d="{line}" stroke="#333" fill="none"/>'
+        for part in (0.0, 0.25, 0.5, 0.75, 1.0):
+            x, y = self.place(part, part)
+            low, side = (form.format(part * most) for most, form in (across, up))
+            yield f'<text x="{self.left - 5:g}" y="{y + 3:.1f}" text-anchor="end">{side}</text>'
+            yield f'<text x="{x:.1f}" y="{self.below + 14:g}" text-anchor="middle">{low}</text>'
+
+
+def legend(x: float, y: float, name: str, colour: str) -> Iterator[str]:
+    """Draws a short line in a colour, and its name beside it."""
+    yield f'<path d="M{x:g} {y - 3:g}h20" stroke="{colour}" stroke-width="2"/>'
+    yield f'<text x="{x + 26:g}" y="{y:g}">{name}</text>'
 
 
 def ratio(theirs: float | None, ours: float | None) -> float | None:

@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 from benchmarks.command import number_option, running, tell
-from benchmarks.figures import BenchmarkResult, Goal, svg
+from benchmarks.figures import BenchmarkResult, Goal, PlotArea, legend, svg
 from fleet.commands.invocation import verbose_option
 from fleet.decide.assignments import NOBODY, Owners
 from fleet.decide.packing import ALGORITHMS, members_of, r_score
@@ -230,7 +230,7 @@ _COLOURS: Final[Mapping[str, str]] = {
     "MWFP": "#d55e00",
 }
 _WIDTH, _HEIGHT = 660.0, 320.0
-_LEFT, _RIGHT, _TOP, _BELOW = 50.0, 560.0, 30.0, 280.0
+_AREA: Final = PlotArea(50.0, 560.0, 30.0, 280.0)
 
 
 def plotted(result: PackingResult) -> str:
@@ -245,36 +245,19 @@ def _drawn(result: PackingResult) -> Iterator[str]:
     }
     excess = {each: each.members / fewest[each.delta] - 1.0 for each in shown}
     right, top = max(excess.values()) * 1.1, max(each.r for each in shown) * 1.1
-    yield (
-        '<text x="50" y="16" class="title">R-score by members above the fewest; '
-        "points: δ of 5 to 25 %, larger is more</text>"
-    )
-    yield f'<path d="M{_LEFT:g} {_TOP:g}V{_BELOW:g}H{_RIGHT:g}" stroke="#333" fill="none"/>'
-    for part in range(5):
-        x, y = _LEFT + part / 4 * (_RIGHT - _LEFT), _BELOW - part / 4 * (_BELOW - _TOP)
-        r = f"{part / 4 * top:.1f}"
-        yield f'<text x="{_LEFT - 5:g}" y="{y + 3:.1f}" text-anchor="end">{r}</text>'
-        yield (
-            f'<text x="{x:.1f}" y="{_BELOW + 14:g}" text-anchor="middle">'
-            f"+{part / 4 * right:.1%}</text>"
-        )
+    title = "R-score by members above the fewest; points: δ of 5 to 25 %, larger is more"
+    yield from _AREA.axes(title, (right, "+{:.1%}"), (top, "{:.1f}"))
     for number, (name, colour) in enumerate(_COLOURS.items()):
         mine = [each for each in shown if each.algorithm == name]
         at = [
-            (
-                _LEFT + excess[each] / right * (_RIGHT - _LEFT),
-                _BELOW - each.r / top * (_BELOW - _TOP),
-                1.5 + each.delta / 8,
-            )
+            (*_AREA.place(excess[each] / right, each.r / top), 1.5 + each.delta / 8)
             for each in mine
         ]
         points = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in at)
         yield f'<polyline points="{points}" fill="none" stroke="{colour}"/>'
         for x, y, size in at:
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}" fill="{colour}"/>'
-        y = _TOP + 12 + number * 16
-        yield f'<path d="M{_RIGHT + 20:g} {y - 3:g}h20" stroke="{colour}" stroke-width="2"/>'
-        yield f'<text x="{_RIGHT + 46:g}" y="{y:g}">{name}</text>'
+        yield from legend(_AREA.right + 20, _AREA.top + 12 + number * 16, name, colour)
 
 
 @click.command(epilog="Example:  make bench-packing ARGS='--seed 2'")

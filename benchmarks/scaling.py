@@ -17,11 +17,11 @@ from typing import Any, Final
 import click
 
 from benchmarks.command import number_option, running, tell
-from benchmarks.figures import BenchmarkResult, Goal, plain, svg
+from benchmarks.figures import BenchmarkResult, Goal, PlotArea, legend, plain, svg
 from fleet.backtest.comparison import RULES, Comparison, compare
 from fleet.backtest.load import DAY, SHAPES, LoadSeries, mixed, read_traces, shape
 from fleet.backtest.ours import PolicyRule, policy_rule, replayed_spec
-from fleet.backtest.replay import TICK, Observation, Outcome, Setting, replay
+from fleet.backtest.replay import TICK, Observation, Setting, replay
 from fleet.backtest.rules import keda
 from fleet.commands.invocation import verbose_option
 from fleet.decide.assignments import NOBODY, owners_after
@@ -196,7 +196,7 @@ _COLOURS: Final[Mapping[str, str]] = {
     "keda-5m": "#e69f00",
 }
 _WIDTH, _HEIGHT = 660.0, 300.0
-_LEFT, _TOP, _BELOW = 50.0, 30.0, 250.0
+_AREA: Final = PlotArea(50.0, _WIDTH - 10, 30.0, 250.0)
 
 
 def plotted(found: Comparison) -> str:
@@ -210,28 +210,17 @@ def _costs(found: Comparison) -> Iterator[str]:
     right = max(each.worker_hours for each in told.values()) * 1.15
     top = max(each.late_hours for each in told.values()) * 1.1
 
-    def place(outcome: Outcome) -> tuple[float, float]:
-        x = _LEFT + outcome.worker_hours / right * (_WIDTH - _LEFT - 10)
-        return x, _BELOW - outcome.late_hours / top * (_BELOW - _TOP)
-
-    yield '<text x="50" y="16" class="title">late hours by worker hours; rebalances</text>'
-    floor = _BELOW - found.floor_hours / top * (_BELOW - _TOP)
-    yield f'<path d="M{_LEFT:g} {floor:.1f}H{_WIDTH - 10:g}" stroke="#999" stroke-dasharray="4 3"/>'
-    yield f'<text x="{_LEFT + 4:g}" y="{floor - 4:.1f}">floor {found.floor_hours:.1f} h</text>'
-    yield f'<path d="M{_LEFT:g} {_TOP:g}V{_BELOW:g}H{_WIDTH - 10:g}" stroke="#333" fill="none"/>'
-    for part in range(5):
-        y = _BELOW - part / 4 * (_BELOW - _TOP)
-        x = _LEFT + part / 4 * (_WIDTH - _LEFT - 10)
-        late = f"{part / 4 * top:.0f} h"
-        yield f'<text x="{_LEFT - 5:g}" y="{y + 3:.1f}" text-anchor="end">{late}</text>'
-        yield (
-            f'<text x="{x:.1f}" y="{_BELOW + 14:g}" text-anchor="middle">'
-            f"{part / 4 * right:,.0f} h</text>"
-        )
-    named = [(*place(each), f"{name}: {each.rebalances:,}", name) for name, each in told.items()]
-    for x, y, _, name in named:
+    left, floor = _AREA.place(0, found.floor_hours / top)
+    yield f'<path d="M{left:g} {floor:.1f}H{_AREA.right:g}" stroke="#999" stroke-dasharray="4 3"/>'
+    yield f'<text x="{left + 4:g}" y="{floor - 4:.1f}">floor {found.floor_hours:.1f} h</text>'
+    title = "late hours by worker hours; rebalances"
+    yield from _AREA.axes(title, (right, "{:,.0f} h"), (top, "{:.0f} h"))
+    points = []
+    for name, each in told.items():
+        x, y = _AREA.place(each.worker_hours / right, each.late_hours / top)
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{_COLOURS.get(name, "#777")}"/>'
-    yield from _labels([(x, y, text) for x, y, text, _ in named])
+        points.append((x, y, f"{name}: {each.rebalances:,}"))
+    yield from _labels(points)
 
 
 def _labels(points: Sequence[tuple[float, float, str]]) -> Iterator[str]:
@@ -260,27 +249,17 @@ def _day(found: Comparison) -> Iterator[str]:
 
     def points(name: str) -> str:
         members = found.outcomes[name].members[first : first + ticks : 12]
-        width = (_WIDTH - _LEFT - 10) / max(1, len(members))
-        return " ".join(
-            f"{_LEFT + n * width:.1f},{_BELOW - each / most * (_BELOW - _TOP):.1f}"
-            for n, each in enumerate(members.tolist())
+        places = (
+            _AREA.place(n / len(members), each / most) for n, each in enumerate(members.tolist())
         )
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
 
-    yield '<text x="50" y="16" class="title">workers on the busiest day</text>'
-    yield f'<path d="M{_LEFT:g} {_TOP:g}V{_BELOW:g}H{_WIDTH - 10:g}" stroke="#333" fill="none"/>'
-    for members in range(0, most + 1, 3):
-        y = _BELOW - members / most * (_BELOW - _TOP)
-        yield f'<text x="{_LEFT - 5:g}" y="{y + 3:.1f}" text-anchor="end">{members}</text>'
-    for hour in range(0, 25, 6):
-        x = _LEFT + hour / 24 * (_WIDTH - _LEFT - 10)
-        yield f'<text x="{x:.1f}" y="{_BELOW + 14:g}" text-anchor="middle">{hour}:00</text>'
+    yield from _AREA.axes("workers on the busiest day", (24, "{:g}:00"), (most, "{:g}"))
     shown = [name for name in _COLOURS if name != "keda-5m"]
     for number, name in enumerate(shown):
         look = f'fill="none" stroke="{_COLOURS[name]}" stroke-width="1.4"'
         yield f'<polyline points="{points(name)}" {look}/>'
-        x = _LEFT + 10 + number * 110
-        yield f'<path d="M{x:g} {_HEIGHT - 14:g}h20" stroke="{_COLOURS[name]}" stroke-width="2"/>'
-        yield f'<text x="{x + 26:g}" y="{_HEIGHT - 11:g}">{name}</text>'
+        yield from legend(_AREA.left + 10 + number * 110, _HEIGHT - 11, name, _COLOURS[name])
 
 
 @click.command(epilog="Example:  make bench-scaling ARGS='--seed 2'")
