@@ -2,9 +2,10 @@
 
 Problem: "any consumer" must hold for clients that share no code. Choice: Kafka's console consumer
 (Java), franz-go (Go) and confluent-kafka (Python) on one topic. First Fleet runs each by
-`worker.command`, then the same program runs as a Deployment would run it: without an instance id, a
-roll starts a new process, waits until it is a member, and ends an old one. Both are counted from
-the coordinator's records [33, 27]. Cost: ten minutes per client, most of it waiting for sessions.
+`worker.command`, and the last one with `warm` too. Then the same program runs as a Deployment would
+run it: without an instance id, a roll starts a new process, waits until it is a member, and ends an
+old one. All are counted from the coordinator's records [33, 27]. Cost: ten minutes per client, most
+of it waiting for sessions.
 
 Goals: a roll and a kill -9 of the program cost 0 rebalances, three slots more at most 2, three
 fewer 1.
@@ -20,14 +21,16 @@ from typing import Any, Final
 import click
 
 from benchmarks.client_programs import CLIENTS
-from benchmarks.command import keep_option, measure, quick_option, rate_option
+from benchmarks.command import keep_option, measure, one_or_all, quick_option, rate_option
 from benchmarks.figures import BenchmarkResult, Goal
 from benchmarks.ground import TOPIC, Ground
 from fleet.demo.measure import await_settled
 from fleet.model.rebalances import RebalanceCounts
 from fleet.slots import Phase, Slot
-from fleet.system.processes import ProcessId, alive, carrying, end, environment, spawn
+from fleet.system.processes import WORKER, ProcessId, alive, carrying, end, environment, spawn
 
+WARM: Final = ("confluent-kafka",)
+"""Clients whose program may start before it has a slot."""
 PARTITIONS: Final = 12
 SLOTS: Final = 3
 MORE: Final = 3
@@ -73,9 +76,10 @@ class ClientResult(BenchmarkResult):
 
     def goals(self) -> tuple[Goal, ...]:
         """Returns the goals of the benchmark."""
-        ours = {each.action: each.rebalances for each in self.costs if each.way == "fleet"}
+        found = {(each.way, each.action): each.rebalances for each in self.costs}
         return tuple(
-            Goal(f"rebalances of {action}", most, ours.get(action))
+            Goal(f"{way}: rebalances of {action}", most, found.get((way, action)))
+            for way in _managed_ways(self.client)
             for action, most in GOALS.items()
         )
 
@@ -101,14 +105,17 @@ class Costs:
 
 
 def run(ground: Ground, client: str) -> ClientResult:
-    """Both ways for one client. Raises FleetError where a change does not end well."""
-    return ClientResult(
-        client=client, costs=(*_managed(ground, client), *_ordinary(ground, client))
-    )
+    """All ways for one client. Raises FleetError where a change does not end well."""
+    managed = (cost for way in _managed_ways(client) for cost in _managed(ground, client, way))
+    return ClientResult(client=client, costs=(*managed, *_ordinary(ground, client)))
 
 
-def _managed(ground: Ground, client: str) -> list[Cost]:
-    group = f"{client}-fleet"
+def _managed_ways(client: str) -> tuple[str, ...]:
+    return ("fleet", "warm") if client in WARM else ("fleet",)
+
+
+def _managed(ground: Ground, client: str, way: str) -> list[Cost]:
+    group = f"{client}-{way}"
     command = CLIENTS[client]("{bootstrap}", group, TOPIC)
     declared: dict[str, Any] = {
         "protocol": "range",
@@ -118,12 +125,13 @@ def _managed(ground: Ground, client: str) -> list[Cost]:
     }
     bootstrap = ground.fleet.bootstrap
     command = [bootstrap if word == "{bootstrap}" else word for word in command]
-    costs = Costs(ground=ground, group=group, way="fleet")
-    ground.declare(group, **declared, worker={"command": command})
+    worker = {"command": command, "warm": way == "warm"}
+    costs = Costs(ground=ground, group=group, way=way)
+    ground.declare(group, **declared, worker=worker)
     ground.start_group(group)
     ground.apply(group)
     ground.steady(group)
-    ground.declare(group, **declared, worker={"command": command, "max_poll_interval": "299s"})
+    ground.declare(group, **declared, worker={**worker, "max_poll_interval": "299s"})
     with costs.of("roll"):
         ground.apply(group)
     with costs.of("+3"):
@@ -142,8 +150,10 @@ def _kill(ground: Ground, group: str) -> None:
         return next(slot for slot in ground.fleet.slots(group) if slot.number == 0)
 
     before = first()
-    for process in carrying("GROUP_INSTANCE_ID", before.instance_id()):
-        os.kill(process.pid, signal.SIGKILL)
+    workers = ground.worker_pids(group)
+    for process in carrying(WORKER, str(before.owner)):  # a warm one has no GROUP_INSTANCE_ID
+        if process.pid not in workers:
+            os.kill(process.pid, signal.SIGKILL)
 
     def taken() -> bool:
         now = first()
@@ -202,25 +212,18 @@ def _members(ground: Ground, group: str) -> int:
 
 
 @click.command()
-@click.option(
-    "--client",
-    type=click.Choice([*CLIENTS, "all"]),
-    default="all",
-    show_default=True,
-    help="Consumer to measure.",
-)
+@one_or_all("--client", CLIENTS, "Consumer to measure.")
 @rate_option
 @quick_option
 @keep_option
-def clients(*, client: str, rate: int, quick: bool, keep: bool) -> None:
+def clients(*, asked: tuple[str, ...], rate: int, quick: bool, keep: bool) -> None:
     """Measure programs in slots beside ordinary starts of them.
 
     Goals: a roll and a kill -9 cost 0 rebalances, three slots more at most 2, three fewer 1.
     """
-    wanted = ("confluent-kafka",) if quick else tuple(CLIENTS) if client == "all" else (client,)
     measure(
         "clients",
-        protocol=wanted,
+        asked=WARM if quick else asked,
         partitions=PARTITIONS,
         rate=rate,
         keep=keep,

@@ -5,7 +5,7 @@ answer is one YAML document: the result's figures by their names, then its goals
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -23,13 +23,24 @@ if TYPE_CHECKING:
 PROTOCOLS: Final = ("range", "cooperative-sticky", "consumer")
 
 
-protocol_option = click.option(
-    "--protocol",
-    type=click.Choice([*PROTOCOLS, "all"]),
-    default="all",
-    show_default=True,
-    help="Group protocol of the members.",
-)
+def one_or_all(
+    name: str,
+    choices: Collection[str],
+    help: str,  # noqa: A002 - click's word
+) -> Callable[..., Any]:
+    """An option for one of these or, by default, all; the parameter `asked` is a tuple."""
+    return click.option(
+        name,
+        "asked",
+        type=click.Choice([*choices, "all"]),
+        default="all",
+        show_default=True,
+        callback=lambda _, __, asked: tuple(choices) if asked == "all" else (asked,),
+        help=help,
+    )
+
+
+protocol_option = one_or_all("--protocol", PROTOCOLS, "Group protocol of the members.")
 
 
 def number_option(
@@ -71,24 +82,16 @@ def running(name: str) -> "Iterator[tuple[Say, Callable[[], None]]]":
         yield say, ending.start
 
 
-def wanted_protocols(protocol: str) -> tuple[str, ...]:
-    """What `protocol_option` asks for."""
-    return PROTOCOLS if protocol == "all" else (protocol,)
-
-
 def measure(
     name: str,
     *,
-    protocol: str | tuple[str, ...],
+    asked: tuple[str, ...],
     partitions: int,
     rate: int,
     keep: bool,
     run: "Callable[[Ground, str], BenchmarkResult]",
 ) -> None:
-    """Run a benchmark on the protocols asked for, print the answer, exit 1 on a missed goal.
-
-    protocol: one, all, or what else `run` takes in turn.
-    """
+    """Run a benchmark on each protocol or client, print the answer, exit 1 on a missed goal."""
     from benchmarks.ground import Ground  # noqa: PLC0415 - loads nearly all of Fleet
 
     with (
@@ -103,7 +106,6 @@ def measure(
             keep=keep,
         ) as ground,
     ):
-        asked = wanted_protocols(protocol) if isinstance(protocol, str) else protocol
         results = [run(ground, each) for each in asked]
     tell(name, results, **({"home": str(ground.home)} if keep else {}))
 

@@ -189,7 +189,7 @@ def _killed(ground: Ground, group: str, number: int, *, stopped: bool) -> Sequen
 @rate_option
 @quick_option
 @keep_option
-def failover(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: int) -> None:
+def failover(*, asked: tuple[str, ...], rate: int, quick: bool, keep: bool, **wanted: int) -> None:
     """Kill workers with -9, one after the other, with a standby there.
 
     Goals: what the killed worker read is processed again within 2 s at p95, by the jobs' own
@@ -199,7 +199,7 @@ def failover(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: int
     options = FailoverOptions(**({"kills": 1, "lease_kills": 1, "slots": 2} if quick else wanted))
     measure(
         "failover",
-        protocol=protocol,
+        asked=asked,
         partitions=2 * options.slots,
         rate=rate,
         keep=keep,

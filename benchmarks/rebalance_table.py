@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import click
 from pydantic import TypeAdapter
 
-from benchmarks.command import PROTOCOLS, number_option, protocol_option, running, wanted_protocols
+from benchmarks.command import PROTOCOLS, number_option, protocol_option, running
 from benchmarks.figures import quantile, svg
 from fleet.errors import ConfigError
 from fleet.sim.scenarios.group_scenario import (
@@ -389,7 +389,7 @@ SIZES: Final = (10, 50, 100, 200, 450, 1_000)
 def rebalance_table(
     *,
     members: tuple[int, ...],
-    protocol: str,
+    asked: tuple[str, ...],
     seeds: int,
     data: Path | None,
     plot: Path | None,
@@ -406,11 +406,10 @@ def rebalance_table(
     if data is not None:
         write_cells(data, ())  # whether it can be is known before minutes of work
     with running("rebalance-table") as (say, _):
-        protocols = wanted_protocols(protocol)
         wanted = (
             change
             for size in sorted(set(members or SIZES))
-            for each in protocols
+            for each in asked
             for change in sized_changes(size, (each,))
         )
         cells = measure(wanted, range(1, seeds + 1), say)

@@ -206,7 +206,7 @@ def _baseline(ground: Ground, protocol: str, options: RollOptions) -> Side:
 @rate_option
 @quick_option
 @keep_option
-def roll(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: int) -> None:
+def roll(*, asked: tuple[str, ...], rate: int, quick: bool, keep: bool, **wanted: int) -> None:
     """Hand every slot over to new code, again and again.
 
     Goals: 0 rebalances over all rolls; a partition's downtime at p95 at most 0.2 s; no
@@ -219,7 +219,7 @@ def roll(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: int) ->
     options = RollOptions(**(small if quick else wanted))
     measure(
         "roll",
-        protocol=protocol,
+        asked=asked,
         partitions=2 * options.slots,
         rate=rate,
         keep=keep,

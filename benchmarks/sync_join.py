@@ -433,7 +433,7 @@ def _await_active(ground: Ground, group: str, count: int) -> None:
 @rate_option
 @quick_option
 @keep_option
-def sync_join(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: Any) -> None:
+def sync_join(*, asked: tuple[str, ...], rate: int, quick: bool, keep: bool, **wanted: Any) -> None:
     """Let k warm workers join a live group together, and leave together.
 
     Goals, each over all runs: k joins cost 1 rebalance with range, at most 2 with
@@ -447,7 +447,7 @@ def sync_join(*, protocol: str, rate: int, quick: bool, keep: bool, **wanted: An
     options = SyncJoinOptions(**{**wanted, **(small if quick else {})})
     measure(
         "sync-join",
-        protocol=protocol,
+        asked=asked,
         partitions=2 * (BASE + max(options.joins)),
         rate=rate,
         keep=keep,
