@@ -11,6 +11,7 @@ says what a packing would save. Cost: one check is not enough, since a rate need
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
@@ -435,9 +436,10 @@ def _measured(
         before = memory.averages.get(name, arrivals[name])
         averages[name] = before + weight * (arrivals[name] - before)
     behind = any((each.waiting or 0) > arrivals.get(each.name, 0.0) * seconds for each in loads)
-    capacity = _learnt(memory, reported, is_behind=behind)
-    if capacity is None and behind and current and reads:
-        capacity = reads / current
+    if any(busy for _, busy in reported.values()):
+        work = _reported(memory, reported)
+    else:
+        work = _committed(memory, loads, seconds)
     grown = memory.size is not None and memory.size != current
     return (
         replace(
@@ -445,32 +447,57 @@ def _measured(
             arrivals=arrivals,
             averages=averages,
             reads=reads,
-            capacity=capacity,
+            capacity=_learnt(memory.capacity, *work, is_behind=behind),
             idle=0.0 if grown else memory.idle,
         ),
         seconds,
     )
 
 
-def _learnt(
-    memory: DrainMemory, reported: Mapping[str, tuple[int, float]], *, is_behind: bool
-) -> float | None:
-    """Returns the capacity of a worker, in records per busy second.
-
-    A worker that keeps up has small batches, and shows only a lower bound.
-    """
+def _reported(memory: DrainMemory, reported: Mapping[str, tuple[int, float]]) -> tuple[int, float]:
+    """Returns the records and busy seconds of all workers since the check before."""
     records, busy = 0, 0.0
     for worker, (count, seconds) in reported.items():
         old = memory.reported.get(worker, (0, 0.0))
         if count > old[0] and seconds > old[1]:
             records += count - old[0]
             busy += seconds - old[1]
+    return records, busy
+
+
+def _committed(
+    memory: DrainMemory, loads: Sequence[PartitionLoad], seconds: float
+) -> tuple[int, float]:
+    """Returns the same of members that report nothing, by the commits of those that were behind.
+
+    Such a member has not reached what was the end of a partition at the check before. After a first
+    commit, what its member has read is unknown.
+    """
+    read, behind, unknown = Counter[int](), set(), {NOBODY}
+    for each in loads:
+        end, committed = memory.positions.get(each.name, (0, -1))
+        if each.committed is None or each.stopped:
+            continue
+        read[each.owner] += max(0, each.committed - committed)
+        if each.committed < end:
+            behind.add(each.owner)
+        if committed < 0:
+            unknown.add(each.owner)
+    busy = [owner for owner in behind - unknown if read[owner]]
+    return sum(read[owner] for owner in busy), seconds * len(busy)
+
+
+def _learnt(capacity: float | None, records: int, busy: float, *, is_behind: bool) -> float | None:
+    """Returns the capacity of a worker, in records per busy second.
+
+    A worker that keeps up has small batches, and shows only a lower bound.
+    """
     if not records or busy <= 0:
-        return memory.capacity
+        return capacity
     now = records / busy
-    if memory.capacity is None or now > memory.capacity:
+    if capacity is None or now > capacity:
         return now
-    return memory.capacity + _FORGETS * (now - memory.capacity) if is_behind else memory.capacity
+    return capacity + _FORGETS * (now - capacity) if is_behind else capacity
 
 
 def _sizing(

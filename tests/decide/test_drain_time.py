@@ -243,6 +243,21 @@ def test_capacity_is_learnt_from_busy_seconds() -> None:
     assert drain_of(group).capacity == pytest.approx(950)
 
 
+def test_capacity_without_reports_is_what_a_member_that_is_behind_reads() -> None:
+    """Not what an idle one reads, nor what came before a first commit; a short start is made up."""
+    scaling = {key: value for key, value in POLICY.items() if key != "records_per_second"}
+    group = Group(2, scaling=scaling, replicas={"min": 2, "max": 2})
+    seen = group.snapshot()
+    fresh = replace(seen.partitions[0], committed=None)
+    group.look(group=replace(seen, partitions=(fresh, *seen.partitions[1:])))
+    rates, reads = [900.0, *[0.0] * 5, *[10.0] * 6], [500.0, *[0.0] * 5, *[10.0] * 6]
+    started = group.after(rates, reads=reads)
+    assert "has reported" in started.sentence, "its first commit says nothing about its rate"
+    for rate, capacity in ((100.0, 100), (600.0, 600), (500.0, 590), (0.0, 590)):
+        group.after(rates, reads=[rate, *reads[1:]])
+        assert drain_of(group).capacity == pytest.approx(capacity)
+
+
 def test_scale_to_zero_and_back() -> None:
     """Without records none stays; the first record brings one back."""
     scaling = {**POLICY, "down_after": "0s", "idle": "60s"}
