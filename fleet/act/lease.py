@@ -59,10 +59,11 @@ def is_actor_alive(store: Store, change: Change, *, lease: float, clock: Clock) 
     seen = store.manager_state(change.group, _SEEN) or {}
     before, now = seen.get("mark"), clock.monotonic()
     looks = _first_sights(seen) if before == mark else {}
-    first = looks.get(_observer(me))
+    observer = this_machine() or f"{socket.gethostname()} {_THIS_PROCESS}"
+    first = looks.get(observer)
     if first is None:
         kept = dict(list(looks.items())[1 - _MOST_OBSERVERS :])
-        looks = {**kept, _observer(me): now}
+        looks = {**kept, observer: now}
         store.put_manager_state(change.group, _SEEN, {"mark": mark, "looks": looks})
     elif now - first >= max(lease, change.lease):
         return False
@@ -77,10 +78,10 @@ def _first_sights(seen: Mapping[str, object]) -> dict[str, float]:
     return {str(k): float(v) for k, v in looks.items()} if isinstance(looks, Mapping) else {}
 
 
-def _observer(me: Mapping[str, object] | None) -> str:
-    """Names the processes that share this monotonic clock."""
-    host = socket.gethostname()
-    return f"{host} {me['boot_id']} {me['pids']}" if me else f"{host} {_THIS_PROCESS}"
+def this_machine() -> str:
+    """Names the processes that share this monotonic clock and these PIDs; empty if unknown."""
+    me = _this_process()
+    return f"{me['host']} {me['boot_id']} {me['pids']}" if me else ""
 
 
 def _this_process() -> dict[str, Any] | None:

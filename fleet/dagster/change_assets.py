@@ -10,7 +10,7 @@ group's own lease: a Dagster pool would keep the slot of a killed run [36].
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from dagster import (
@@ -144,6 +144,34 @@ def report_progress(
         thread.join(_END)
 
 
+# A run without a change shows in no lease that its process lives, so it stores events
+# (`fleet.dagster.dead_runs`). They are events of the engine, since `python_logs` in dagster.yaml
+# may drop log lines. Cost: a row every ten seconds of a run.
+
+
+EVENT_SECONDS: Final = 10.0
+"""Seconds between two events of a run whose step goes on."""
+
+
+@contextmanager
+def show_life(context: AssetExecutionContext) -> Iterator[None]:
+    """Stores an event every ten seconds while the body runs."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(EVENT_SECONDS):
+            with suppress(Exception):  # the storage is away: the next one tells
+                context.instance.report_engine_event("the step goes on", context.run)
+
+    thread = threading.Thread(target=run, name="fleet-life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(_END)
+
+
 CHANGES = "changes"
 """The asset group of both assets in the graph."""
 PLANS_SEARCHED: Final = 50
@@ -211,7 +239,7 @@ def plan_asset(fleet: FleetResource) -> AssetsDefinition:
     )
     def plan(context: AssetExecutionContext, config: PlanConfig) -> MaterializeResult[None]:
         group = groups[context.partition_key].group
-        with fleet_errors_as_failures(), fleet.open() as cycle:
+        with show_life(context), fleet_errors_as_failures(), fleet.open() as cycle:
             request = config.request()
             made = cycle.plan(group, **request)
         context.log.info(plan_sentence(made))
@@ -239,7 +267,8 @@ def rollout_asset(fleet: FleetResource, execute: Execute) -> AssetsDefinition:
         metadata={"cluster": cluster},
     )
     def rollout(context: AssetExecutionContext, config: RolloutConfig) -> MaterializeResult[None]:
-        return execute(context, fleet, config)
+        with show_life(context):
+            return execute(context, fleet, config)
 
     return rollout
 

@@ -6,12 +6,13 @@ plan has steps and no refusals. The schedule is off until you turn it on or flee
 (`dagster.schedules`).
 
 A run key is the plan's id [35]. Dagster drops a repeated key of a schedule only within one tick. So
-the tick skips groups with an unfinished run. It also skips groups whose last runs with the same
-target failed: they wait 5, 10, 20, ... 60 minutes, or for another target.
+the tick ends runs whose processes have ended (`fleet.dagster.dead_runs`), then skips groups with an
+unfinished run. It also skips groups whose last runs with the same target failed: they wait 5, 10,
+20, ... 60 minutes, or for another target.
 
 Only a lease shows whether the actor of an unfinished change is running, and Dagster aborts a tick
-after a minute. So the tick polls all such groups together and continues in the next tick. The
-requested run watches the lease itself.
+after a minute. So the tick polls all such groups together and continues in the next tick. It does
+not wait if the actor is a run that failed: the requested run watches the lease itself.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -45,9 +46,10 @@ from dagster import (
     schedule,
 )
 
+from fleet.act.lease import this_machine
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.dagster import asset_keys
-from fleet.dagster.dead_runs import all_runs
+from fleet.dagster.dead_runs import all_runs, end_ended_runs
 from fleet.dagster.group_assets import observe_op, topic_metadata, topic_version
 from fleet.dagster.live import live_cluster
 from fleet.dagster.resources import FleetResource, fleet_errors_as_failures
@@ -134,6 +136,7 @@ def request_for(plan: Plan, fleet: GroupSpec, *, resume: bool = False) -> RunReq
             asset_keys.AIM_TAG: "resume" if resume else aim_of(plan),
             asset_keys.PLAN_TAG: plan.id,
             asset_keys.MAX_RUNTIME_TAG: str(max_runtime(plan, fleet)),
+            asset_keys.MACHINE_TAG: this_machine(),
         },
     )
 
@@ -194,6 +197,8 @@ class Tick:
         change = self._cycle.store.change(group)
         if change is not None and change.state is ChangeState.RUNNING:
             alive = self._cycle.change_alive(group)
+            if alive is None and self._has_failed(change.actor):
+                alive = False  # the run that resumes the change watches the lease anyway
             if alive:
                 return TickOutcome(group=group, sentence=f"{change.actor} is changing it")
             if alive is None:
@@ -217,6 +222,11 @@ class Tick:
             return TickOutcome(group=group, sentence=restraint_note(plan.notes) or _UP_TO_DATE)
         said = "; ".join(step.sentence for step in plan.steps)
         return self._request_unless_failed(fleet, request_for(plan, fleet), said)
+
+    def _has_failed(self, actor: str) -> bool:
+        """Returns whether a change's actor is a run that Dagster, or Fleet, marked as failed."""
+        run = self._instance.get_run_by_id(actor.removeprefix(asset_keys.actor("")))
+        return run is not None and run.status is DagsterRunStatus.FAILURE
 
     def _request_unless_failed(
         self, fleet: GroupSpec, request: RunRequest, sentence: str
@@ -271,19 +281,27 @@ def is_rolled_out(instance: DagsterInstance, run: DagsterRun, cluster: str) -> b
 
 
 def failures_of(instance: DagsterInstance, request: RunRequest) -> tuple[int, float]:
-    """Counts the latest failures in a row with this group and target; and the last one's end."""
+    """Counts the latest failures in a row with this group and target; and the last one's end.
+
+    The first run that ended without a failed step does not count: its process was killed, or did
+    not start. More in a row count, since a process that needs too much memory is killed each time.
+    """
     same: dict[str, str | list[str]] = {
         asset_keys.PARTITION_TAG: str(request.partition_key),
         asset_keys.CLUSTER_TAG: request.tags[asset_keys.CLUSTER_TAG],
         asset_keys.AIM_TAG: request.tags[asset_keys.AIM_TAG],
     }
-    count, last = 0, 0.0
+    count, killed, last = 0, 0, 0.0
     for record in instance.get_run_records(RunsFilter(tags=same), limit=10):
         if record.dagster_run.status is not DagsterRunStatus.FAILURE:
             break
+        failed = instance.get_records_for_run(
+            record.dagster_run.run_id, of_type=DagsterEventType.STEP_FAILURE, limit=1
+        )
         count += 1
+        killed += not failed.records
         last = max(last, record.end_time or record.create_timestamp.timestamp())
-    return count, last
+    return count - min(1, killed), last
 
 
 def summary(said: Sequence[TickOutcome]) -> str:
@@ -310,6 +328,8 @@ def tick(
             cycle.tail = live.cluster.tail if live.cluster.tail.is_current() else None
             acting = [f for f in cycle.spec.fleets if cycle.spec.mode_of(f) == "act"]
             snapshot = cycle.snapshot([f.group for f in acting])
+            for sentence in end_ended_runs(context.instance, cycle.spec.cluster.name):
+                context.log.warning(sentence)
             this = Tick(cycle, context.instance, snapshot, partitions=partitions)
             minutes = context.scheduled_execution_time.timestamp() // 60
             said = this.all(rotate(acting, minutes))

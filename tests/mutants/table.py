@@ -168,6 +168,18 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
     "36-run-ended-by-a-store-that-takes-no-write": (
         "dagster.dead_runs:update_run", "orchestration/test_requests.py",
         "not provable", "False"),
+    "36-run-of-another-machine-called-dead": (
+        "dagster.dead_runs:_pid_here", "orchestration/test_requests.py",
+        "machine != this_machine()", "False"),
+    "36-run-that-ended-well-called-dead": (
+        "dagster.dead_runs:end_ended_runs", "orchestration/test_requests.py",
+        "again.status is run.status", "True"),
+    "36-run-that-stores-events-called-dead": (
+        "dagster.dead_runs:end_dead_runs", "orchestration/test_requests.py",
+        "newest[0].storage_id if newest else 0", "0"),
+    "36-killed-run-is-a-failed-attempt": (
+        "dagster.reconcile_schedule:failures_of", "orchestration/test_requests.py",
+        "count - min(1, killed)", "count"),
     "37-unchanged-group-told-each-tick": (
         "dagster.watch_sensor:due_groups", "orchestration/test_sensor_cursor.py",
         "known.hard != event.hard", "True"),

@@ -1,6 +1,7 @@
 """The sensor's and the schedule's ticks and the checks, with a real broker and consumers."""
 
 import sqlite3
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +21,7 @@ from dagster import (
     instance_for_test,
     materialize,
 )
+from dagster._core.events import EngineEventData
 
 from fleet.dagster import asset_keys, build_definitions, watch_sensor
 from fleet.dagster.dead_runs import StartedRun, end_dead_runs
@@ -366,18 +368,31 @@ def ended(instance, looked, before):
 
 
 def test_dead_run_is_ended_and_a_young_one_left(scene, instance):
-    """A STARTED run without a change for two minutes is failed, and says why [36]."""
+    """A STARTED run with neither a change nor an event for 45 s is failed, and says why [36]."""
     run = started(scene, instance, {asset_keys.PARTITION_TAG: scene.managed})
     with live_cluster(scene.resource) as live:
         looked = refresh_groups(live, StormWatch())
     kept, said = ended(instance, looked, {})
     assert (set(kept), said) == ({run.run_id}, [])
 
-    old = replace(kept[run.run_id], still=130.0, ticks=8)
+    old = replace(kept[run.run_id], still=50.0, ticks=8)
     silent = replace(looked, writable=False)
     kept, said = ended(instance, silent, {run.run_id: old})
     assert (kept[run.run_id].ticks, said) == (1, []), "nobody could have written anything"
     kept, said = ended(instance, looked, {run.run_id: old})
     assert kept == {}
     assert "its process has died" in said[0]
+    assert instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE
+
+
+def test_a_run_whose_process_is_gone_does_not_hold_the_next_one(scene, instance):
+    """The tick that finds it ends it and asks for another run: its group waits for no more."""
+    asked = planned(scene, instance)[0]
+    tags = {**asked.tags, asset_keys.PARTITION_TAG: scene.managed}
+    run = started(scene, instance, {**tags, asset_keys.SERVER_TAG: '{"host": "localhost"}'})
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    instance.report_engine_event("Started process", run, EngineEventData.in_process(process.pid))
+    (again,) = planned(scene, instance)
+    assert again.partition_key == scene.managed
     assert instance.get_run_by_id(run.run_id).status is DagsterRunStatus.FAILURE

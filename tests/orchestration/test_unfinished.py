@@ -5,10 +5,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from dagster import DagsterInstance
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster._core.utils import make_new_run_id
 
 from fleet.act.change import GroupChanges
 from fleet.config.spec import GroupSpec
+from fleet.dagster import asset_keys
 from fleet.dagster.reconcile_schedule import LEASE_POLL_SECONDS, TICK_DEADLINE, Tick, TickOutcome
 from fleet.errors import Refused
 from fleet.manager.cycle import Fleet
@@ -26,7 +28,7 @@ MINUTE = 60.0
 class Cluster:
     """Groups in mode act, each with an unfinished change; what a tick asks of it."""
 
-    def __init__(self, groups: int, *, lease: float) -> None:
+    def __init__(self, groups: int, *, lease: float, actor: str = "gone@elsewhere:1") -> None:
         runtime = group().runtime.model_copy(update={"lease": lease})
         self.fleets = [
             group().model_copy(update={"group": f"g{n}", "runtime": runtime}) for n in range(groups)
@@ -36,7 +38,7 @@ class Cluster:
         self.store = Store(MemoryBackend(Memory(), clock=self.clock), clock=self.clock)
         for each in self.fleets:
             plan = plan_of(group=each.group, id=f"plan of {each.group}")
-            assert self.store.begin_change(plan, actor="gone@elsewhere:1", started_at=0.0)
+            assert self.store.begin_change(plan, actor=actor, started_at=0.0)
 
     def group(self, name: str) -> GroupSpec:
         return next(each for each in self.fleets if each.group == name)
@@ -130,6 +132,15 @@ def test_a_lease_longer_than_a_tick_is_watched_over_several(instance):
             "its change by gone@elsewhere:1 may still be running; checked again within 3 min"
         )
     assert resumed(cluster.tick(instance)) == ["g0", "g1"]
+
+
+@pytest.mark.parametrize("status", [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELING])
+def test_a_run_that_failed_is_not_watched(instance, status):
+    """The run that is asked for watches its lease; one that may go on is watched before."""
+    run = instance.add_run(DagsterRun(job_name="j", run_id=make_new_run_id(), status=status))
+    cluster = Cluster(1, lease=180.0, actor=asset_keys.actor(run.run_id))
+    failed = status is DagsterRunStatus.FAILURE
+    assert resumed(cluster.tick(instance)) == ["g0"] * failed
 
 
 def test_the_living_are_left_alone(instance):
