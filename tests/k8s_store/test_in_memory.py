@@ -13,7 +13,7 @@ from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import BRISK, COOL, LEASE, Api, Conflict, Silent
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
-from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend, RetryOnConflict
+from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
@@ -373,7 +373,7 @@ class Shelf:
             retries=BRISK,
             jitter=lambda: 0.5,
         )
-        self.shelf = RetryOnConflict(self.api, clock=self.clock)
+        self.leases = LeaseBackend(self.api, cluster="main", clock=self.clock, lease=30.0)
         self.api.create_new(blank(LEASE, TARGETS, NAMES))
 
     def write(self, value: str) -> None:
@@ -402,7 +402,7 @@ def test_a_change_is_decided_anew_on_every_version(shelf):
             shelf.write("theirs")
         return annotate(found, {"fleet/x": f"after {asked[-1]}"})
 
-    assert shelf.shelf.change(LEASE, TARGETS, edit) is not None
+    assert shelf.leases.edit_lease(GROUP, TARGETS, edit) is not None
     assert asked == [None, "theirs"]
     assert shelf.written() == "after theirs"
 
@@ -412,15 +412,15 @@ def test_a_no_on_the_latest_version_writes_nothing(shelf):
     seen = shelf.api.get(LEASE, TARGETS)
     shelf.write("theirs")
     with pytest.raises(Conflict):
-        shelf.shelf.swap(annotate(seen, {"fleet/x": "ours"}))
-    assert shelf.shelf.change(LEASE, TARGETS, lambda found: None) is None
+        shelf.leases.store(annotate(seen, {"fleet/x": "ours"}))
+    assert shelf.leases.edit_lease(GROUP, TARGETS, lambda found: None) is None
     assert shelf.written() == "theirs"
 
 
 def test_a_lost_answer_is_looked_for(shelf):
     """Stored: as if it had been answered. Overwritten meanwhile: a conflict, never a success."""
     shelf.server.silent = 1
-    stored = shelf.shelf.swap(annotate(shelf.api.get(LEASE, TARGETS), {"fleet/x": "ours"}))
+    stored = shelf.leases.store(annotate(shelf.api.get(LEASE, TARGETS), {"fleet/x": "ours"}))
     assert annotation(stored, "fleet/x") == "ours"
 
     def overwrites(method: str, found: dict) -> None:
@@ -429,7 +429,7 @@ def test_a_lost_answer_is_looked_for(shelf):
 
     shelf.server.silent, shelf.server.after = 1, overwrites
     with pytest.raises(Conflict):
-        shelf.shelf.swap(annotate(shelf.api.get(LEASE, TARGETS), {"fleet/x": "again"}))
+        shelf.leases.store(annotate(shelf.api.get(LEASE, TARGETS), {"fleet/x": "again"}))
     assert shelf.written() == "theirs"
 
 

@@ -91,7 +91,7 @@ def test_a_worker_that_finds_no_targets_concludes_nothing(place):
 
     until(taken, 5.0)
     manager.leases.api.delete(LEASE, place.names.slot(0))
-    until(lambda: worker.leases.shelf.get(LEASE, place.names.slot(0)) is None, 5.0)
+    until(lambda: worker.leases.view.get(place.names.slot(0)) is None, 5.0)
     with pytest.raises(Unreachable, match="slot-0 does not exist"):
         worker.renew(held)
 

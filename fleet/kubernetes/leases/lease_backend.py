@@ -14,11 +14,10 @@ the other, here. Cost: a manager's reading of one slot reads the slot targets' L
 """
 
 import contextlib
-import copy
 import json
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import is_
 from typing import Final
@@ -51,6 +50,7 @@ from fleet.kubernetes.client.object_names import (
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.answers import answer_between
 from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
+from fleet.model import TopicPartition
 from fleet.slots import (
     Change,
     ChangeState,
@@ -77,108 +77,10 @@ from fleet.slots.evidence import WriteLog
 from fleet.slots.sqlite import DecodeCache
 from fleet.slots.store import edit_object, write_attempts
 
-# Reading and compare-and-set of single objects, for the slot store.
-#
-# Problem: a write decided on an older version must not be stored, and one whose answer was lost
-# must not be done twice or be taken for lost. Choice: a change is a function of the object as it
-# stands; it is asked again on every newer version until it is stored or says no. What a view
-# knows is good enough to begin with, since the server compares the version; a no is believed only
-# of a version that was read from the server in this call. Cost: a refused change costs a read.
-
-
 Edit = Callable[[Object], Object | None]
-"""The object as it should be, made of a copy of what it is; None: leave it."""
-
-
-class RetryOnConflict:
-    """Reads and writes objects of one namespace; a worker's has a view of its group's Leases.
-
-    group: what the names of that view's objects begin with.
-    """
-
-    def __init__(
-        self, api: Api, *, clock: Clock, view: Informer | None = None, group: str = ""
-    ) -> None:
-        self.api = api
-        self._clock = clock
-        self._view = view
-        self._group = group
-        self.on_write: Callable[[Object], None] = lambda _: None
-        """Receives every stored object that no view has."""
-
-    def get(self, kind: str, name: str, *, fresh: bool = False) -> Object | None:
-        """Returns the object from the view that has it, unless it must be fresh."""
-        view = None if fresh else self.view_of(kind, name)
-        return self.api.get(kind, name) if view is None else view.get(name)
-
-    def view_of(self, kind: str, name: str) -> Informer | None:
-        """Returns the view that has an object of this name, if there is one."""
-        view = self._view
-        shown = view is not None and kind == view.kind and name.startswith(self._group)
-        return view if shown else None
-
-    def note(self, stored: Object) -> Object:
-        """Records an object that was written here."""
-        view = self.view_of(stored["kind"], stored["metadata"]["name"])
-        if view is None:
-            self.on_write(stored)
-        else:
-            view.put(stored)
-        return stored
-
-    def store(self, wanted: Object) -> Object:
-        """Creates an object that was never read, else swaps it. Raises Conflict."""
-        if "resourceVersion" in wanted["metadata"]:
-            return self.swap(wanted)
-        return self.note(self.api.create_new(wanted))
-
-    def swap(self, wanted: Object) -> Object:
-        """Stores `wanted` if it is based on the latest version; returns it as stored.
-
-        Raises Conflict where it is not, Missing where the object is gone, Silent where nobody
-        knows whether it was stored.
-        """
-        kind, name = wanted["kind"], wanted["metadata"]["name"]
-        try:
-            stored = self.api.replace(wanted)
-        except Silent:
-            stored = self.api.get(kind, name, grace=LOOK)
-            if stored is not None and not same_state(stored, wanted):
-                raise Conflict(f"{kind} {name} has changed meanwhile") from None
-        if stored is None:
-            raise missing(kind, name)
-        return self.note(stored)
-
-    def change(
-        self, kind: str, name: str, edit: Edit, *, make: Callable[[], Object] | None = None
-    ) -> Object | None:
-        """Stores the result of `edit` and returns it; None if it declines.
-
-        make: the object where there is none yet; without it that is Missing.
-        """
-
-        def read(fresh: bool) -> Object | None:
-            found = self.get(kind, name, fresh=fresh)
-            if found is None and fresh and make is None:
-                raise missing(kind, name)
-            return found
-
-        def made_of(found: Object | None) -> Object | None:
-            if found is not None:
-                return edit(copy.deepcopy(found))
-            return None if make is None else edit(make())
-
-        reads_cache, again = (
-            self._view is not None,
-            write_attempts(f"{kind} {name}", clock=self._clock),
-        )
-        return edit_object(
-            read,
-            made_of,
-            lambda wanted, _: self.store(wanted),
-            reads_cache=reads_cache,
-            write_attempts=again,
-        )
+"""Makes the Lease as it should be of the Lease as it is, which stays as it is; None: leave it."""
+Both = tuple[Object | None, Object | None]
+"""The Lease of the slot targets, and that of what workers answer to them."""
 
 
 def missing(kind: str, name: str) -> Missing:
@@ -205,19 +107,20 @@ SILENT: Final = 180.0
 class Reports:
     """Reads and writes the reports of groups' workers; thread-safe.
 
-    leases: returns all Leases of a group, fresh or as a watch has them. worker: creates none.
+    store: writes a Lease. leases: returns all Leases of a group, fresh or as a watch has them.
+    worker: creates none.
     """
 
     def __init__(
         self,
-        shelf: "RetryOnConflict",
+        store: Callable[[Object], Object],
         leases: Callable[[str, bool], Mapping[str, Object]],
         *,
         clock: Clock,
         lease: float,
         worker: bool,
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._leases = leases
         self._clock = clock
         self._lease = lease
@@ -240,7 +143,7 @@ class Reports:
             now = self._clock.now()
             wanted = objects.with_report(found, report, now=now, lease=self._lease)
             with contextlib.suppress(Conflict, Missing):
-                self._own[report.worker] = self._shelf.store(wanted)
+                self._own[report.worker] = self._store(wanted)
                 return
             own, fresh = None, True
 
@@ -264,7 +167,7 @@ class Reports:
     def _free(self, found: Object) -> bool:
         with contextlib.suppress(Conflict):  # it reports, or another worker does there
             free = objects.with_report(found, None, now=self._clock.now(), lease=self._lease)
-            self._shelf.store(free)
+            self._store(free)
             return True
         return False
 
@@ -310,93 +213,89 @@ _NOTE: Final = "note."
 class ConfigMaps:
     """Reads and writes the ConfigMaps of groups. worker: creates none."""
 
-    def __init__(self, shelf: RetryOnConflict, *, cluster: str, clock: Clock, worker: bool) -> None:
-        self._objects = shelf
-        self._api = shelf.api
+    def __init__(self, api: Api, *, cluster: str, worker: bool) -> None:
+        self._api = api
         self._cluster = cluster
-        self._clock = clock
         self._worker = worker
 
-    # --- reading ----------------------------------------------------------------------------
-
     def entries(self, space: Space, names: ObjectNames) -> Mapping[str, MapValue]:
-        """Returns all entries except reports."""
+        """Returns all entries of a space except reports."""
+        found = self._read(space, names)
         if space is Space.PAUSES:
-            found = self._objects.get(CONFIG_MAP, pauses(self._cluster))
             return {each.group or "": each for each in objects.values_from(found, Pause)}
         if space is Space.STOPPED_PARTITIONS:
-            found = self._objects.get(CONFIG_MAP, names.stopped_partitions)
             marks = objects.values_from(found, StoppedPartition)
             return {partition_key(mark.tp): mark for mark in marks}
-        found = self._objects.get(CONFIG_MAP, names.manager_state)
-        if found is None:
-            return {}
         with objects.reading(found):
             return {
                 key.removeprefix(_NOTE): dict(json.loads(value))
-                for key, value in (found.get("data") or {}).items()
+                for key, value in found["data"].items()
                 if key.startswith(_NOTE)
             }
 
-    # --- writing ----------------------------------------------------------------------------
+    def merge(self, space: Space, names: ObjectNames, values: MapValues | None) -> int:
+        """Replaces these keys, None removes one; returns how many were removed.
 
-    def merge(self, space: Space, names: ObjectNames | None, values: MapValues | None) -> int:
-        """Replaces these keys, None removes one; returns how many were removed."""
-        if values is None:  # only marks are lifted all at once
-            assert space is Space.STOPPED_PARTITIONS
-            assert names is not None
-            return self._lift(names, None)
-        if space is Space.PAUSES:
-            return sum(self._pause(group, told) for group, told in values.items())
-        assert names is not None
-        if space is Space.MANAGER_STATE:
-            data = {
-                objects.key_of(_NOTE, key): None if told is None else objects.text(told)
-                for key, told in values.items()
-            }
-            self._merge(names, names.manager_state, data)
-            return 0
-        return self._mark(names, values)
-
-    def _mark(self, names: ObjectNames, values: MapValues) -> int:
-        marks = [told for told in values.values() if isinstance(told, StoppedPartition)]
+        values None: removes all stopped partitions.
+        """
+        data = {_key(space, key): _text(told) for key, told in (values or {}).items()}
+        lifted = [key for key, value in data.items() if value is None]
+        if lifted or values is None:
+            stored = self._read(space, names)["data"]
+            lifted = [key for key in stored if values is None or key in lifted]
+            data = {k: v for k, v in data.items() if v is not None} | dict.fromkeys(lifted)
         try:
-            if marks:
-                data = {objects.partition_key(m.tp): objects.mark_text(m) for m in marks}
-                self._merge(names, names.stopped_partitions, data)
+            if data:
+                self._merge(space, names, data)
         except TooLarge as error:
+            if space is not Space.STOPPED_PARTITIONS:
+                raise
             raise Unreachable(
                 f"ConfigMap {names.stopped_partitions} is full ({error}); roll the group to clear "
                 "its stopped partitions"
             ) from error
-        return self._lift(names, [key for key, told in values.items() if told is None])
-
-    def _lift(self, names: ObjectNames, keys: Collection[str] | None) -> int:
-        """Remove these marks, None: all; how many there were."""
-        found = None if keys == [] else self._objects.get(CONFIG_MAP, names.stopped_partitions)
-        there = objects.values_from(found, StoppedPartition)
-        lifted = [mark.tp for mark in there if keys is None or partition_key(mark.tp) in keys]
-        if lifted:
-            self._merge(
-                names, names.stopped_partitions, dict.fromkeys(map(objects.partition_key, lifted))
-            )
         return len(lifted)
 
-    def _pause(self, group: str, told: MapValue | None) -> int:
-        name, key = pauses(self._cluster), objects.pause_key(group or None)
-        if told is None:
-            found = self._objects.get(CONFIG_MAP, name)
-            if found is None or key not in (found.get("data") or {}):
-                return 0
-            self._api.merge(CONFIG_MAP, name, {"data": {key: None}})
-            return 1
-        assert isinstance(told, Pause)
-        data: dict[str, str | None] = {key: objects.text(as_json(told))}
-        if self._api.merge(CONFIG_MAP, name, {"data": data}) is None:
-            self._create(self._pauses_map(), data)
-        return 0
+    def archive(self, names: ObjectNames, ended: Change) -> None:
+        """Stores a change under a key from its token, so that it is stored once."""
+        stored = objects.archived(self._read(Space.MANAGER_STATE, names)["data"])
+        key = objects.archived_key(ended)
+        kept = sorted({key, *(k for k, _ in stored)}, reverse=True)
+        data = {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.packed(as_json(ended))}
+        self._merge(Space.MANAGER_STATE, names, data)
 
-    def _pauses_map(self) -> Object:
+    def ended_changes(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
+        """Returns ended changes, latest first."""
+        found = self._read(Space.MANAGER_STATE, names)
+        with objects.reading(found):
+            stored = objects.archived(found["data"])[:limit]
+            return tuple(from_json(Change, objects.unpacked(value)) for _, value in stored)
+
+    def _read(self, space: Space, names: ObjectNames) -> Object:
+        """Returns a space's ConfigMap with its data; an empty one if none exists."""
+        empty = self._empty(space, names)
+        found = self._api.get(CONFIG_MAP, empty["metadata"]["name"]) or empty
+        return {**found, "data": found.get("data") or {}}
+
+    def _merge(self, space: Space, names: ObjectNames, data: Mapping[str, str | None]) -> None:
+        """Sets these keys, None removes one; a manager creates a missing ConfigMap."""
+        made = self._empty(space, names)
+        name = made["metadata"]["name"]
+        schema = {objects.SCHEMA_ANNOTATION: str(objects.SCHEMA)}
+        patch: Object = {"metadata": {"annotations": schema}, "data": dict(data)}
+        if self._api.merge(CONFIG_MAP, name, patch) is not None:
+            return
+        if self._worker:
+            raise missing(CONFIG_MAP, name)
+        made["data"] = {k: v for k, v in data.items() if v is not None}
+        if not self._api.create(made):  # it was made in this moment
+            self._api.merge(CONFIG_MAP, name, patch)
+
+    def _empty(self, space: Space, names: ObjectNames) -> Object:
+        if space is Space.STOPPED_PARTITIONS:
+            return objects.blank(CONFIG_MAP, names.stopped_partitions, names)
+        if space is Space.MANAGER_STATE:
+            return objects.blank(CONFIG_MAP, names.manager_state, names)
         metadata = {
             "name": pauses(self._cluster),
             "labels": {MANAGED_LABEL: MANAGER},
@@ -404,60 +303,23 @@ class ConfigMaps:
         }
         return {"apiVersion": VERSIONS[CONFIG_MAP], "kind": CONFIG_MAP, "metadata": metadata}
 
-    # --- changes that ended -------------------------------------------------------------------
 
-    def archive(self, names: ObjectNames, ended: Change) -> None:
-        """Stores a change under a key from its token, so that it is stored once."""
-        found = self._objects.get(CONFIG_MAP, names.manager_state)
-        stored = [k for k, _ in objects.archived((found or {}).get("data") or {})]
-        key = objects.archived_key(ended)
-        kept = sorted({key, *stored}, reverse=True)
-        self._merge(
-            names,
-            names.manager_state,
-            {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.packed(as_json(ended))},
-        )
+def _key(space: Space, key: str) -> str:
+    """Returns the key of an entry in its ConfigMap."""
+    if space is Space.PAUSES:
+        return objects.pause_key(key or None)
+    if space is Space.STOPPED_PARTITIONS:
+        topic, _, partition = key.rpartition(" ")
+        return objects.partition_key(TopicPartition(topic, int(partition)))
+    return objects.key_of(_NOTE, key)
 
-    def ended_changes(self, names: ObjectNames, *, limit: int) -> tuple[Change, ...]:
-        """Returns ended changes, latest first."""
-        found = self._objects.get(CONFIG_MAP, names.manager_state)
-        if found is None:
-            return ()
-        with objects.reading(found):
-            stored = objects.archived(found.get("data") or {})[:limit]
-            return tuple(from_json(Change, objects.unpacked(value)) for _, value in stored)
 
-    # --- parts ------------------------------------------------------------------------------
-
-    def _merge(
-        self, names: ObjectNames, name: str, data: Mapping[str, str | None]
-    ) -> Object | None:
-        """Set these keys (None removes), as stored; a manager makes what is missing (None)."""
-        patch: Object = {
-            "metadata": {"annotations": {objects.SCHEMA_ANNOTATION: str(objects.SCHEMA)}},
-            "data": dict(data),
-        }
-        stored = self._api.merge(CONFIG_MAP, name, patch)
-        if stored is not None:
-            return self._objects.note(stored)
-        if self._worker:
-            raise missing(CONFIG_MAP, name)
-        self._create(objects.blank(CONFIG_MAP, name, names), data)
+def _text(told: MapValue | None) -> str | None:
+    if told is None:
         return None
-
-    def _create(self, made: Object, data: Mapping[str, str | None]) -> None:
-        made["data"] = {k: v for k, v in data.items() if v is not None}
-        if not self._api.create(made):  # it was made in this moment
-            self._api.merge(CONFIG_MAP, made["metadata"]["name"], {"data": dict(data)})
-
-
-@dataclass(frozen=True, slots=True)
-class _Targets:
-    """The slot targets as read: their Lease, that of the answers, and what both say."""
-
-    stored: Object | None
-    answers: Object | None
-    lease: SlotTargetsLease
+    if isinstance(told, StoppedPartition):
+        return objects.mark_text(told)
+    return objects.text(as_json(told) if isinstance(told, Pause) else told)
 
 
 class LeaseBackend:
@@ -475,18 +337,15 @@ class LeaseBackend:
         clock: Clock,
         lease: float,
         worker: str | None = None,
-        view: Informer | None = None,
-        group: str = "",
     ) -> None:
         self.cluster = cluster
         self.api = api
-        self.view = view
-        self.shelf = RetryOnConflict(api, clock=clock, view=view, group=group)
-        self.shelf.on_write = self._wrote
-        self.maps = ConfigMaps(self.shelf, cluster=cluster, clock=clock, worker=worker is not None)
+        self.view: Informer | None = None
+        """A worker's watch of its group."""
+        self.maps = ConfigMaps(api, cluster=cluster, worker=worker is not None)
         self.reports = Reports(
-            self.shelf,
-            lambda group, fresh: self._leases(group, fresh=fresh or not self._sees_all),
+            self.store,
+            lambda group, fresh: self._leases(group, fresh=fresh or self._hides_some),
             clock=clock,
             lease=lease,
             worker=worker is not None,
@@ -496,12 +355,12 @@ class LeaseBackend:
         self._own = worker
         self._names: dict[str, ObjectNames] = {}
         # Of a worker: its watches replace an object where it was written, and never change one.
-        self._targets: DecodeCache[tuple[Object | None, Object | None], SlotTargetsLease] = (
-            DecodeCache(lambda one, two: all(map(is_, one, two)))
+        self._targets: DecodeCache[Both, SlotTargetsLease] = DecodeCache(
+            lambda one, two: all(map(is_, one, two))
         )
         self._slots: DecodeCache[Object, Slot] = DecodeCache(is_)
         self._followed: dict[str, Informer] = {}
-        """By group; a manager's, while it changes the group."""
+        """By group: a worker's own, and those that a manager changes."""
 
     @property
     def writes(self) -> WriteLog:
@@ -520,7 +379,7 @@ class LeaseBackend:
         """
         names = self.names(group)
         name = names.change if self._own is None else names.answers
-        self.shelf.change(LEASE, name, lambda found: objects.beaten(found, now=self._clock.now()))
+        self.edit_lease(group, name, lambda found: objects.beaten(found, now=self._clock.now()))
 
     def version(self) -> int:
         """Returns the version of the watched view; a manager has none."""
@@ -532,8 +391,6 @@ class LeaseBackend:
 
     def close(self) -> None:
         """Ends the watches."""
-        if self.view is not None:
-            self.view.close()
         for group in list(self._followed):
             self.unfollow(group)
 
@@ -547,25 +404,21 @@ class LeaseBackend:
 
     def read(self, key: Key, *, fresh: bool) -> Entry | None:
         """Reads an object. Raises Missing for a worker if there is none, which proves nothing."""
+        names = self.names(key.group)
         if key.kind is Kind.TARGETS:
-            by_name, names = self._leases(key.group, fresh=fresh), self.names(key.group)
-            found, answers = by_name.get(names.targets), by_name.get(names.answers)
-            lease = self._decoded_targets(by_name, key.group)
-            if found is None and answers is None:
-                return None
-            return Entry(self._shown_targets(lease), _Targets(found, answers, lease))
+            both = self._both(self._leases(key.group, fresh=fresh), key.group)
+            targets = self._decoded_targets(both, key.group)
+            return None if both == (None, None) else Entry(self._shown_targets(targets), both)
         if key.kind is Kind.SLOT:
-            name = self.names(key.group).slot(key.number)
-            found = self._lease_named(key.group, name, fresh=fresh)
+            found = self._lease_named(key.group, names.slot(key.number), fresh=fresh)
             if found is None and fresh and self._own is not None:
-                raise missing(LEASE, self.names(key.group).slot(key.number))
+                raise missing(LEASE, names.slot(key.number))
             if found is None:
                 return None
             slot = objects.slot_from(found, key.group, key.number)
             return Entry(self._shown(slot, self._templates_for(slot)), found)
-        found = self._lease_named(key.group, self.names(key.group).change, fresh=fresh)
-        change = None if found is None else objects.change_from(found)
-        return None if found is None else Entry(change, found)
+        found = self._lease_named(key.group, names.change, fresh=fresh)
+        return None if found is None else Entry(objects.change_from(found), found)
 
     def scan(
         self, group: str, *, fresh: bool
@@ -573,7 +426,7 @@ class LeaseBackend:
         """Returns the slot targets and all slots, by one list if no watch has them."""
         names = self.names(group)
         by_name = self._leases(group, fresh=fresh)
-        targets = self._decoded_targets(by_name, group)
+        targets = self._decoded_targets(self._both(by_name, group), group)
         prefix = f"{names.slug}-slot-"
         numbers = {
             int(name.removeprefix(prefix)): found
@@ -588,22 +441,26 @@ class LeaseBackend:
 
     def targets_lease(self, group: str) -> SlotTargetsLease:
         """Reads the slot targets, their pins as stored."""
-        return self._decoded_targets(self._leases(group, fresh=False), group)
+        both = self._both(self._leases(group, fresh=False), group)
+        return self._decoded_targets(both, group)
 
-    def _decoded_targets(self, by_name: Mapping[str, Object], group: str) -> SlotTargetsLease:
-        """Returns the slot targets with what workers answered to them."""
+    def _both(self, by_name: Mapping[str, Object], group: str) -> Both:
         names = self.names(group)
-        found, answers = by_name.get(names.targets), by_name.get(names.answers)
-        if found is None and self._own is not None:
-            raise missing(LEASE, names.targets)
+        return by_name.get(names.targets), by_name.get(names.answers)
 
-        def decode(stored: tuple[Object | None, Object | None]) -> SlotTargetsLease:
+    def _decoded_targets(self, both: Both, group: str) -> SlotTargetsLease:
+        """Returns the slot targets with what workers answered to them."""
+
+        def decode(stored: Both) -> SlotTargetsLease:
             empty = SlotTargetsLease.empty(group)
             lease = empty if stored[0] is None else objects.targets_from(stored[0], group)
             return objects.with_answers_of(lease, stored[1])
 
-        both = (found, answers)
-        return decode(both) if self._own is None else self._targets.of(group, both, decode)
+        if self._own is None:
+            return decode(both)
+        if both[0] is None:
+            raise missing(LEASE, self.names(group).targets)
+        return self._targets.of(group, both, decode)
 
     def _slot(self, found: Object, group: str, number: int) -> Slot:
         if self._own is None:
@@ -621,8 +478,8 @@ class LeaseBackend:
         return replace(slot, owner=slot.owner or "another worker", phase=Phase.ACTIVE)
 
     @property
-    def _sees_all(self) -> bool:
-        return self.view is None or self.view.is_whole
+    def _hides_some(self) -> bool:
+        return self.view is not None and not self.view.is_whole
 
     def attend(self, group: str, slot: int | None) -> bool:
         """Narrows the watch to what a slot's owner needs, if those Leases have their label; None:
@@ -643,20 +500,26 @@ class LeaseBackend:
 
     def _lease_named(self, group: str, name: str, *, fresh: bool) -> Object | None:
         """Returns a Lease from a watch of the group if one has it, else from the server."""
-        followed = None if fresh else self._follow_up(group)
-        return self.shelf.get(LEASE, name, fresh=fresh) if followed is None else followed.get(name)
+        known = None if fresh else self._known(group)
+        return self.api.get(LEASE, name) if known is None else known.get(name)
 
     def _leases(self, group: str, *, fresh: bool) -> Mapping[str, Object]:
         """Returns all Leases of a group by name."""
-        names = self.names(group)
-        view = self.shelf.view_of(LEASE, names.targets)
-        if view is not None and not fresh:
-            return view.objects()
-        by_name = None if fresh else self._follow_up(group)
-        if by_name is not None:
-            return by_name
-        items, _ = self.api.find(LEASE, labelSelector=names.of_group)
+        known = None if fresh else self._known(group)
+        if known is not None:
+            return known
+        items, _ = self.api.find(LEASE, labelSelector=self.names(group).of_group)
         return {item["metadata"]["name"]: item for item in items}
+
+    def _known(self, group: str) -> Mapping[str, Object] | None:
+        """Returns what a watch has of a group; None: ask the server.
+
+        A worker goes on with what was last known, a manager wants all that was written here.
+        """
+        following = self._followed.get(group)
+        if following is None:
+            return None
+        return following.current_objects() if self._own is None else following.objects()
 
     # --- raw and published revisions ----------------------------------------------------------
 
@@ -691,11 +554,12 @@ class LeaseBackend:
     ) -> SlotTargetsRecord:
         """Writes the Lease of the answers, or of the slot targets: each change concerns one."""
         names = self.names(group)
-        was = _Targets(None, None, SlotTargetsLease.empty(group)) if seen is None else seen.version
+        both: object = (None, None) if seen is None else seen.version
         before = record if seen is None else seen.value
-        assert isinstance(was, _Targets)
+        assert isinstance(both, tuple)
         assert isinstance(before, SlotTargetsRecord)
-        stored, answers, lease = was.stored, was.answers, was.lease
+        stored, answers = both
+        lease = self._decoded_targets((stored, answers), group)
         workers = (record.canaries, record.committed) != (before.canaries, before.committed)
         if workers or self._own is not None:
             base = answers or objects.blank(LEASE, names.answers, names)
@@ -704,20 +568,17 @@ class LeaseBackend:
                 number = lease.answered + 1
                 answer = answer_between(before.targets, record.targets, number=number)
             seen_by_manager = 0 if stored is None else objects.targets_from(stored, group).answered
-            answers = self._store(
-                objects.with_record_of_workers(base, record, answer=answer, seen=seen_by_manager),
-                answers,
+            answers = self.store(
+                objects.with_record_of_workers(base, record, answer=answer, seen=seen_by_manager)
             )
         elif stored is None and not record.targets.version:
-            return record  # of other people's groups there is no slot targets that anybody writes
+            return record  # nothing writes the slot targets of an external group
         else:
             base = stored or objects.blank(LEASE, names.targets, names)
             targets = lease.templates.targets_as_stored(record.targets)
             wanted = replace(lease, record=replace(record, targets=targets))
-            stored = self._store(objects.with_targets(base, wanted), stored)
-        both = {names.targets: stored, names.answers: answers}
-        found = {name: each for name, each in both.items() if each is not None}
-        return self._shown_targets(self._decoded_targets(found, group))
+            stored = self.store(objects.with_targets(base, wanted))
+        return self._shown_targets(self._decoded_targets((stored, answers), group))
 
     def _swap_slot(self, slot: Slot, seen: Entry | None, found: Object | None) -> Slot:
         names = self.names(slot.group)
@@ -725,7 +586,7 @@ class LeaseBackend:
             wanted = objects.blank(LEASE, names.slot(slot.number), names)
         else:
             wanted = self._with_slot(found, slot, seen)
-        stored = objects.slot_from(self._store(wanted, found), slot.group, slot.number)
+        stored = objects.slot_from(self.store(wanted), slot.group, slot.number)
         return self._shown(stored, self._templates_for(stored))
 
     def _swap_change(self, change: Change, seen: Entry | None, found: Object | None) -> Change:
@@ -735,8 +596,11 @@ class LeaseBackend:
             self.maps.archive(names, last)
         base = found or objects.blank(LEASE, names.change, names)
         now = self._clock.now()
-        self._store(objects.with_change(base, change, now=now, lease=self._lease), found)
-        self._watch_while_running(change)
+        self.store(objects.with_change(base, change, now=now, lease=self._lease))
+        if change.state is ChangeState.RUNNING:
+            self.follow(change.group)
+        else:
+            self.unfollow(change.group)
         return change
 
     def _with_slot(self, base: Object, slot: Slot, seen: Entry | None) -> Object:
@@ -747,13 +611,52 @@ class LeaseBackend:
             slot = replace(slot, revision=before.revision)
         return objects.with_slot(base, slot, now=self._clock.now(), lease=self._lease)
 
-    def _store(self, wanted: Object, found: Object | None) -> Object:
-        """As stored. Raises Conflict, which is a ConcurrentWrite, where somebody else wrote
-        first.
+    def edit_lease(
+        self, group: str, name: str, edit: Edit, *, new: Object | None = None
+    ) -> Object | None:
+        """Stores the result of `edit`, again for every newer Lease; None if it declines.
+
+        new: the Lease if none exists; without it that is Missing.
         """
-        if found is None and self._own is not None:
-            raise missing(LEASE, wanted["metadata"]["name"])
-        return self.shelf.store(wanted)
+
+        def read(fresh: bool) -> Object | None:
+            found = self._lease_named(group, name, fresh=fresh) or new
+            if found is None and fresh:
+                raise missing(LEASE, name)
+            return found
+
+        return edit_object(
+            read,
+            lambda found: None if found is None else edit(found),
+            lambda wanted, _: self.store(wanted),
+            reads_cache=self.reads_cache,
+            write_attempts=write_attempts(f"Lease {name}", clock=self._clock),
+        )
+
+    def store(self, wanted: Object) -> Object:
+        """Stores a Lease if it is based on the latest version; returns it as stored.
+
+        A write whose answer was lost may have been done: the Lease is read. Raises Conflict if
+        another writer was first, Missing if the Lease is gone, Silent if nothing is known of it.
+        """
+        name = wanted["metadata"]["name"]
+        is_new = "resourceVersion" not in wanted["metadata"]
+        if is_new and self._own is not None:
+            raise missing(LEASE, name)
+        try:
+            stored = self.api.create_new(wanted) if is_new else self.api.replace(wanted)
+        except Silent:
+            if is_new:
+                raise
+            stored = self.api.get(LEASE, name, grace=LOOK)
+            if stored is not None and not same_state(stored, wanted):
+                raise Conflict(f"Lease {name} has changed meanwhile") from None
+        if stored is None:
+            raise missing(LEASE, name)
+        for group, following in list(self._followed.items()):
+            if name.startswith(f"{self.names(group).slug}-"):
+                following.put(stored)
+        return stored
 
     def ended_changes(self, group: str, *, limit: int) -> tuple[Change, ...]:
         """Returns ended changes, latest first."""
@@ -775,7 +678,8 @@ class LeaseBackend:
     def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """Replaces these keys; None removes one."""
         if space is not Space.WORKER_REPORTS:
-            return self.maps.merge(space, None if group is None else self.names(group), values)
+            assert group is not None
+            return self.maps.merge(space, self.names(group), values)
         for told in (values or {}).values():
             if isinstance(told, WorkerReport):
                 self.reports.write(self.names(told.group), told)
@@ -791,21 +695,17 @@ class LeaseBackend:
         groups = (objects.annotation(each, GROUP_ANNOTATION) for each in ours)
         return {each for each in groups if each is not None}
 
-    # --- a group that is being changed ------------------------------------------------------
-
-    def _watch_while_running(self, change: Change) -> None:
-        if change.state is ChangeState.RUNNING:
-            self.follow(change.group)
-        else:
-            self.unfollow(change.group)
+    # --- watches ------------------------------------------------------------------------------
 
     def follow(self, group: str) -> None:
-        """Watches a group from now on, instead of reading it (for a manager)."""
-        if self._own is None and group not in self._followed:
+        """Watches a group from now on: a worker its own, a manager one that it changes."""
+        if group not in self._followed:
             selector = {"labelSelector": self.names(group).of_group}
-            self._followed[group] = following = Informer(
+            following = Informer(
                 self.api, LEASE, selector, silence=self._lease / 2, clock=self._clock
             )
+            self._followed[group] = following
+            self.view = None if self._own is None else following
             following.start()
 
     def unfollow(self, group: str) -> None:
@@ -813,14 +713,3 @@ class LeaseBackend:
         following = self._followed.pop(group, None)
         if following is not None:
             following.close()
-
-    def _wrote(self, stored: Object) -> None:
-        for group, following in list(self._followed.items()):
-            ours = stored["metadata"]["name"].startswith(f"{self.names(group).slug}-")
-            if ours and stored["kind"] == following.kind:
-                following.put(stored)
-
-    def _follow_up(self, group: str) -> dict[str, Object] | None:
-        """Returns what a watch has of a group, with all that was written here; None: no watch."""
-        following = self._followed.get(group)
-        return None if following is None else following.current_objects()

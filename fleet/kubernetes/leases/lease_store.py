@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 from fleet.clock import Clock
 from fleet.errors import Damaged, Unreachable
 from fleet.kubernetes.client.api import LEASE, LONGEST_WAIT, Api, Denied, Missing, Object
-from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
@@ -135,8 +134,8 @@ class LeaseStore(Store):
     @classmethod
     def for_manager(cls, api: Api, *, cluster: str, clock: Clock, lease: float) -> Self:
         """Opens the store of all groups. lease: seconds, for readers of the Leases."""
-        brisk = api.brisk()
-        return cls(LeaseBackend(brisk, cluster=cluster, clock=clock, lease=lease), clock=clock)
+        backend = LeaseBackend(api.brisk(), cluster=cluster, clock=clock, lease=lease)
+        return cls(backend, clock=clock)
 
     @classmethod
     def for_worker(
@@ -153,20 +152,10 @@ class LeaseStore(Store):
 
         revision: raw (`<revision>~<pod-template-hash>`).
         """
-        brisk = api.brisk()
-        names = ObjectNames(cluster, group)
-        selector = {"labelSelector": names.of_group}
-        view = Informer(brisk, LEASE, selector, silence=lease / 2, clock=clock)
-        view.start()
         backend = LeaseBackend(
-            brisk,
-            cluster=cluster,
-            clock=clock,
-            lease=lease,
-            worker=revision,
-            view=view,
-            group=f"{names.slug}-",
+            api.brisk(), cluster=cluster, clock=clock, lease=lease, worker=revision
         )
+        backend.follow(group)
         return cls(backend, clock=clock)
 
     # --- templates, pods that go, the first opening -------------------------------------------
@@ -187,9 +176,8 @@ class LeaseStore(Store):
                 found, objects.with_template(targets, template_hash, revision)
             )
 
-        self.leases.shelf.change(
-            LEASE, names.targets, edit, make=lambda: objects.blank(LEASE, names.targets, names)
-        )
+        blank = objects.blank(LEASE, names.targets, names)
+        self.leases.edit_lease(group, names.targets, edit, new=blank)
 
     def retire(self, group: str, workers: Collection[str], *, there: Collection[str]) -> None:
         """Stops these workers from taking slots; forgets those that are not `there`.
