@@ -110,8 +110,7 @@ def shop(kube_api: KubeApi) -> Iterator[Shop]:
             group = settings_in(namespace, names.group).group
             for each in deployment_objects.leases(names, namespace, group):
                 admin.create(each)
-            for each in deployment_objects.maps(names, namespace):
-                admin.apply(each)
+            admin.apply(deployment_objects.marks_map(names, namespace))
             change = object_of("Lease", names.change, "coordination.k8s.io/v1")
             change["metadata"]["labels"] = names.labels()
             admin.apply(change)

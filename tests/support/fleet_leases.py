@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING
 
-from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION, leases, maps
+from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION, leases, marks_map
 from tests.support.declared import group_spec
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def make_leases(
     names, api = store.leases.names(group), store.leases.api
     standbys = max(0, -(-reports // 2) - slots)
     spec = group_spec(group, replicas={"min": 1, "max": slots, "standby": standbys})
-    made = [*leases(names, api.namespace, spec), *maps(names, api.namespace)]
+    made = [*leases(names, api.namespace, spec), marks_map(names, api.namespace)]
     opens = made[0]["metadata"]["annotations"]
     del opens[FIRST_ANNOTATION]
     if first is not None:

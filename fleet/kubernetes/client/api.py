@@ -33,7 +33,6 @@ Result = TypeVar("Result")
 
 LEASE: Final = "Lease"
 CONFIG_MAP: Final = "ConfigMap"
-VERSIONS: Final[Mapping[str, str]] = {LEASE: "coordination.k8s.io/v1", CONFIG_MAP: "v1"}
 _CONFLICTS: Final = 10
 TRANSPORT: Final = (urllib3.exceptions.HTTPError, OSError)
 """What is raised where no answer came."""
@@ -96,27 +95,21 @@ LOOK: Final = 2.0
 _PROBE: Final = 1.0
 """Seconds that the first attempt after a pause of `cool` may take."""
 
-_PLACES: Final = {
-    "ConfigMap": ("/api/v1", "configmaps"),
-    "ConsumerFleet": ("/apis/fleet-for-kafka.io/v1alpha1", "consumerfleets"),
-    "Deployment": ("/apis/apps/v1", "deployments"),
-    "Event": ("/api/v1", "events"),
-    "HorizontalPodAutoscaler": ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
-    "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
-    "Namespace": ("/api/v1", "namespaces"),
-    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
-    "Pod": ("/api/v1", "pods"),
-    "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets"),
-    "PodMonitor": ("/apis/monitoring.coreos.com/v1", "podmonitors"),
-    "PrometheusRule": ("/apis/monitoring.coreos.com/v1", "prometheusrules"),
-    "ReplicaSet": ("/apis/apps/v1", "replicasets"),
-    "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
-    "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
-    "Secret": ("/api/v1", "secrets"),
-    "Service": ("/api/v1", "services"),
-    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "v1": ("ConfigMap", "Event", "Namespace", "Pod", "Secret", "Service", "ServiceAccount"),
+    "apps/v1": ("Deployment", "ReplicaSet"),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
+    "coordination.k8s.io/v1": ("Lease",),
+    "fleet-for-kafka.io/v1alpha1": ("ConsumerFleet",),
+    "policy/v1": ("PodDisruptionBudget",),
+    "rbac.authorization.k8s.io/v1": ("Role", "RoleBinding"),
 }
+_VERSIONS: Final = {kind: version for version, kinds in _KINDS.items() for kind in kinds}
+
+
+def new_object(kind: str, metadata: Object, **fields: Any) -> Object:
+    """Returns an object of a kind, with its apiVersion."""
+    return {"apiVersion": _VERSIONS[kind], "kind": kind, "metadata": metadata, **fields}
 
 
 class Conflict(FleetError, ConcurrentWrite):
@@ -330,13 +323,11 @@ class Api(Closing):
 
     def allowed(self, verb: str, kind: str, name: str = "") -> bool:
         """Tells whether this login has a permission here (SelfSubjectAccessReview)."""
-        prefix, plural = _PLACES[kind]
-        group = prefix.split("/")[2] if prefix.startswith("/apis/") else ""
         attributes = {
             "namespace": self.namespace,
             "verb": verb,
-            "group": group,
-            "resource": plural,
+            "group": _VERSIONS[kind].rpartition("/")[0],
+            "resource": f"{kind.lower()}s",
             "name": name,
         }
         review = {
@@ -520,9 +511,9 @@ def connect(
 
 def path_of(kind: str, namespace: str, name: str | None = None) -> str:
     """Returns the path of an object, or of all of its kind."""
-    prefix, plural = _PLACES[kind]
+    version = _VERSIONS[kind]
     within = "" if kind == "Namespace" else f"/namespaces/{namespace}"
-    path = f"{prefix}{within}/{plural}"
+    path = f"/{'apis' if '/' in version else 'api'}/{version}{within}/{kind.lower()}s"
     return path if name is None else f"{path}/{name}"
 
 

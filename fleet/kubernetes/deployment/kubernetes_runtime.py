@@ -130,7 +130,7 @@ class KubernetesRuntime:
             each["metadata"]["annotations"].pop(FIRST_ANNOTATION, None)
             self.api.create(each)
         for each in (
-            *deployment_objects.maps(names, namespace),
+            deployment_objects.marks_map(names, namespace),
             deployment_objects.budget(names, known.group),
         ):
             self.api.apply(each)

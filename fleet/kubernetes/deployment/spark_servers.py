@@ -15,7 +15,7 @@ from typing import Final
 from fleet.config.spec import FleetSpec
 from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, Object
+from fleet.kubernetes.client.api import Api, Object, new_object
 from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.manifests.pod_template import TOKEN_ENV, token_key
 from fleet.kubernetes.manifests.spark_objects import (
@@ -122,7 +122,7 @@ def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
         api.merge("Secret", SPARK, {"stringData": missing}, seen=found)
     elif missing:
         meta = {"name": SPARK, "namespace": api.namespace, "labels": dict(LABELS)}
-        api.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": missing})
+        api.create(new_object("Secret", meta, stringData=missing))
 
 
 def delete_unused(spec: FleetSpec, api: Api, pods: Sequence[Object], *, now: float) -> None:

@@ -28,13 +28,13 @@ from fleet.kubernetes.client.api import (
     CONFIG_MAP,
     LEASE,
     LOOK,
-    VERSIONS,
     Api,
     Conflict,
     Missing,
     Object,
     Silent,
     TooLarge,
+    new_object,
 )
 from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.client.object_names import (
@@ -301,7 +301,7 @@ class ConfigMaps:
             "labels": {MANAGED_LABEL: MANAGER},
             "annotations": {CLUSTER_LABEL: self._cluster},
         }
-        return {"apiVersion": VERSIONS[CONFIG_MAP], "kind": CONFIG_MAP, "metadata": metadata}
+        return new_object(CONFIG_MAP, metadata)
 
 
 def _key(space: Space, key: str) -> str:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from fleet.errors import Damaged, SchemaTooNew
-from fleet.kubernetes.client.api import VERSIONS
+from fleet.kubernetes.client.api import Object, new_object
 from fleet.kubernetes.client.object_names import OWNERS, PREFIX, WATCHED_LABEL, ObjectNames
 from fleet.kubernetes.leases.answers import Answer, with_answers
 from fleet.model import TopicPartition
@@ -119,7 +119,6 @@ class PublishedTemplates:
         return replace(report, revision=self.plain(report.revision))
 
 
-Object = dict[str, Any]
 Value = TypeVar("Value")
 
 SCHEMA: Final = 1
@@ -157,15 +156,8 @@ _KEY: Final = re.compile(r"[A-Za-z0-9_-][-._A-Za-z0-9]{0,200}")
 
 def blank(kind: str, name: str, names: ObjectNames) -> Object:
     """Returns an object of the fleet without state."""
-    return {
-        "apiVersion": VERSIONS[kind],
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "labels": names.labels(),
-            "annotations": names.annotations(),
-        },
-    }
+    meta = {"name": name, "labels": names.labels(), "annotations": names.annotations()}
+    return new_object(kind, meta)
 
 
 def annotation(found: Object, key: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Final
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FixedScaling, GroupSpec
 from fleet.errors import ConfigError
+from fleet.kubernetes.client.api import new_object
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
 from fleet.kubernetes.leases.lease_objects import watched_by
 from fleet.kubernetes.leases.lease_store import worker_rules
@@ -78,20 +79,17 @@ def metadata(names: ObjectNames, namespace: str, name: str, **annotations: str) 
 def deployment(settings: WorkerSettings, *, replicas: int) -> Object:
     """Returns the Deployment of one revision, whose controller rolls it at the group's pace."""
     names, rollout = names_of(settings), settings.group.rollout
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(names, runtime_of(settings.group).namespace, names.deployment),
-        "spec": {
-            "replicas": replicas,
-            "revisionHistoryLimit": _HISTORY,
-            "progressDeadlineSeconds": progress_deadline(settings.group),
-            "minReadySeconds": min_ready(settings.group),
-            "strategy": strategy(rollout.max_parallel),
-            "selector": {"matchLabels": names.selector()},
-            "template": template(settings, names=names),
-        },
+    spec = {
+        "replicas": replicas,
+        "revisionHistoryLimit": _HISTORY,
+        "progressDeadlineSeconds": progress_deadline(settings.group),
+        "minReadySeconds": min_ready(settings.group),
+        "strategy": strategy(rollout.max_parallel),
+        "selector": {"matchLabels": names.selector()},
+        "template": template(settings, names=names),
     }
+    meta = metadata(names, runtime_of(settings.group).namespace, names.deployment)
+    return new_object("Deployment", meta, spec=spec)
 
 
 def strategy(surge: int, *, unavailable: int | str = 0) -> Object:
@@ -131,31 +129,24 @@ def deployment_again(
     given = replica_set["spec"]["template"]
     meta = {k: v for k, v in given["metadata"].items() if k in {"labels", "annotations"} and v}
     meta["labels"] = {k: v for k, v in meta["labels"].items() if k != HASH_LABEL}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": metadata(names, namespace, names.deployment),
-        "spec": {
-            **fields,
-            "selector": {"matchLabels": names.selector()},
-            "template": {**given, "metadata": meta},
-        },
+    spec = {
+        **fields,
+        "selector": {"matchLabels": names.selector()},
+        "template": {**given, "metadata": meta},
     }
+    return new_object("Deployment", metadata(names, namespace, names.deployment), spec=spec)
 
 
 def budget(names: ObjectNames, group: GroupSpec) -> Object:
     """Bounds how many workers are evicted at once; one that never became ready may always be."""
     runtime = runtime_of(group)
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": metadata(names, runtime.namespace, names.budget),
-        "spec": {
-            "maxUnavailable": runtime.max_unavailable,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": names.selector()},
-        },
+    spec = {
+        "maxUnavailable": runtime.max_unavailable,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        "selector": {"matchLabels": names.selector()},
     }
+    meta = metadata(names, runtime.namespace, names.budget)
+    return new_object("PodDisruptionBudget", meta, spec=spec)
 
 
 def own_access(names: ObjectNames, group: GroupSpec, *, slots: int) -> list[Object]:
@@ -175,36 +166,21 @@ def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> l
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
     """Returns the Leases of the slot targets and their answers, of free slots and of reports."""
     first = json.dumps({"slots": first_slots(group), "after": FIRST_AFTER})
+
+    def lease(name: str, **annotations: str) -> Object:
+        return new_object("Lease", metadata(names, namespace, name, **annotations))
+
     every_owner = (
-        _lease(names, namespace, names.targets, **{FIRST_ANNOTATION: first}),
-        _lease(names, namespace, names.answers),
-        *(_lease(names, namespace, name) for name in names.slots(range(most_slots(group)))),
+        lease(names.targets, **{FIRST_ANNOTATION: first}),
+        lease(names.answers),
+        *map(lease, names.slots(range(most_slots(group)))),
     )
-    reports = names.reports(most_reports(group))
-    return [
-        *map(watched_by, every_owner),
-        *(_lease(names, namespace, name) for name in reports),
-    ]
+    return [*map(watched_by, every_owner), *map(lease, names.reports(most_reports(group)))]
 
 
-def _lease(names: ObjectNames, namespace: str, name: str, **annotations: str) -> Object:
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": metadata(names, namespace, name, **annotations),
-    }
-
-
-def maps(names: ObjectNames, namespace: str) -> list[Object]:
+def marks_map(names: ObjectNames, namespace: str) -> Object:
     """Returns the empty ConfigMap of stopped partitions."""
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": metadata(names, namespace, name),
-        }
-        for name in (names.stopped_partitions,)
-    ]
+    return new_object("ConfigMap", metadata(names, namespace, names.stopped_partitions))
 
 
 def settings_map(
@@ -223,14 +199,9 @@ def settings_map(
             "ConfigMap; build an image with it, and remove python_path"
         )
     names = names_of(settings)
-    made: Object = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(
-            names, runtime_of(settings.group).namespace, names.settings(settings.revision)
-        ),
-        "data": {"settings.json": _in_pod(text or settings.model_dump_json())},
-    }
+    name, namespace = names.settings(settings.revision), runtime_of(settings.group).namespace
+    data = {"settings.json": _in_pod(text or settings.model_dump_json())}
+    made = new_object("ConfigMap", metadata(names, namespace, name), data=data)
     if code is not None:
         made["binaryData"] = {CODE_KEY: b64encode(code).decode()}
     return made
@@ -257,7 +228,7 @@ def fleet_objects(
     return [
         *own_access(names, group, slots=most_slots(group)),
         *leases(names, namespace, group),
-        *maps(names, namespace),
+        marks_map(names, namespace),
         settings_map(settings, code=code),
         budget(names, group),
         deployment(settings, replicas=replicas),

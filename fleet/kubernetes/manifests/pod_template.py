@@ -18,6 +18,7 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.slugs import k8s_slug
 from fleet.errors import ConfigError
+from fleet.kubernetes.client.api import new_object
 from fleet.kubernetes.client.object_names import (
     CONTAINER,
     HASH_LABEL,
@@ -151,21 +152,12 @@ def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
 def account(meta: Object, rules: Sequence[Object]) -> list[Object]:
     """Returns a ServiceAccount with a Role of these rules; all three objects have this metadata."""
     name, namespace, rbac = meta["name"], meta["namespace"], "rbac.authorization.k8s.io"
-    role = {"apiVersion": f"{rbac}/v1", "metadata": meta}
+    role = {"apiGroup": rbac, "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": meta,
-            "automountServiceAccountToken": False,
-        },
-        {**role, "kind": "Role", "rules": list(rules)},
-        {
-            **role,
-            "kind": "RoleBinding",
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
-        },
+        new_object("ServiceAccount", meta, automountServiceAccountToken=False),
+        new_object("Role", meta, rules=list(rules)),
+        new_object("RoleBinding", meta, roleRef=role, subjects=[subject]),
     ]
 
 

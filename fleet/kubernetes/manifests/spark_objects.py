@@ -23,6 +23,7 @@ from fleet.act.spark_server import (
 )
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
+from fleet.kubernetes.client.api import new_object
 from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER, SPARK
 from fleet.kubernetes.manifests.pod_template import (
     HOME,
@@ -81,34 +82,19 @@ def _objects(name: str, sharing: Sequence[GroupSpec], image: str | None) -> list
     selector = {"app.kubernetes.io/name": SPARK, _INSTANCE: name}
     labels = {**LABELS, _INSTANCE: name}
     meta: Object = {"name": name, "namespace": runtime.namespace, "labels": labels}
+    port = {"name": "connect", "port": PORT, "targetPort": "connect", "protocol": "TCP"}
+    deployment = {
+        "replicas": 1,
+        "revisionHistoryLimit": 2,
+        "strategy": {"type": "Recreate"},
+        "selector": {"matchLabels": selector},
+        "template": {"metadata": {"labels": labels}, "spec": _server_pod(name, runtime, image)},
+    }
     return [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": meta,
-            "spec": {
-                "type": "ClusterIP",
-                "selector": selector,
-                "ports": [
-                    {"name": "connect", "port": PORT, "targetPort": "connect", "protocol": "TCP"}
-                ],
-            },
-        },
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": meta,
-            "spec": {
-                "replicas": 1,
-                "revisionHistoryLimit": 2,
-                "strategy": {"type": "Recreate"},
-                "selector": {"matchLabels": selector},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": _server_pod(name, runtime, image),
-                },
-            },
-        },
+        new_object(
+            "Service", meta, spec={"type": "ClusterIP", "selector": selector, "ports": [port]}
+        ),
+        new_object("Deployment", meta, spec=deployment),
     ]
 
 
@@ -180,12 +166,7 @@ def _executor_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Ob
     made = _pod(container, runtime)
     _add_secret(made, server)
     labels = {**LABELS, "app.kubernetes.io/name": EXECUTOR, _INSTANCE: server}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"namespace": runtime.namespace, "labels": labels},
-        "spec": made,
-    }
+    return new_object("Pod", {"namespace": runtime.namespace, "labels": labels}, spec=made)
 
 
 def _pod(container: Object, runtime: KubernetesRuntimeSpec) -> Object:

@@ -19,14 +19,12 @@ from typing import Final
 from fleet.clock import Clock
 from fleet.decide.refusals import pause_refusal, wait_left
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, Object, again_on_conflict
+from fleet.kubernetes.client.api import Api, Object, again_on_conflict, new_object
 from fleet.kubernetes.client.object_names import GROUP_LABEL, SLOT_LABEL, ObjectNames
 from fleet.kubernetes.manifests.pod_template import runtime_of
 from fleet.kubernetes.operator.resource import (
     FINALIZER,
-    GROUP,
     KIND,
-    VERSION,
     DeclaredFleet,
     cluster_text,
     spec_of,
@@ -221,7 +219,7 @@ class Reconciler:
         """Makes the resource the owner of its objects: at first, and after each change."""
         if self._has_adopted:
             return
-        mine = declared.reference()
+        mine = {**declared.identity(), "controller": True, "blockOwnerDeletion": False}
         for kind, found in self._children(fleet, declared.group):
             self._own(kind, found, mine)
         self._has_adopted = True
@@ -385,28 +383,19 @@ class Reconciler:
         self._last_event = (reason, message)
         now = timestamp(self._context.clock.now())
         namespace = self._context.api.namespace
-        event = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {
-                "name": f"{declared.name[:_LONGEST_NAME]}.{uuid.uuid4().hex[:16]}",
-                "namespace": namespace,
-            },
-            "involvedObject": {
-                "apiVersion": f"{GROUP}/{VERSION}",
-                "kind": KIND,
-                "name": declared.name,
-                "namespace": namespace,
-                "uid": declared.meta["uid"],
-            },
-            "type": "Warning" if warns else "Normal",
-            "reason": reason,
-            "message": message[:_LONGEST_EVENT],
-            "source": {"component": "fleet-operator"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        name = f"{declared.name[:_LONGEST_NAME]}.{uuid.uuid4().hex[:16]}"
+        event = new_object(
+            "Event",
+            {"name": name, "namespace": namespace},
+            involvedObject={**declared.identity(), "namespace": namespace},
+            type="Warning" if warns else "Normal",
+            reason=reason,
+            message=message[:_LONGEST_EVENT],
+            source={"component": "fleet-operator"},
+            firstTimestamp=now,
+            lastTimestamp=now,
+            count=1,
+        )
         with contextlib.suppress(FleetError):
             self._context.api.create(event)
 

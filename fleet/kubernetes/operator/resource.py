@@ -95,16 +95,10 @@ class DeclaredFleet:
         """Returns a key that sorts the oldest resource first."""
         return str(self.meta.get("creationTimestamp") or ""), str(self.meta.get("uid") or "")
 
-    def reference(self) -> Object:
-        """Returns the ownerReference of its children."""
-        return {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
-            "name": self.name,
-            "uid": self.meta["uid"],
-            "controller": True,
-            "blockOwnerDeletion": False,
-        }
+    def identity(self) -> Object:
+        """Returns what references to it say, such as an ownerReference."""
+        version = f"{GROUP}/{VERSION}"
+        return {"apiVersion": version, "kind": KIND, "name": self.name, "uid": self.meta["uid"]}
 
 
 def objects_of(found: Mapping[str, Any], clusters: Path) -> tuple[Object, ...]:
