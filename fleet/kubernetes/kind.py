@@ -15,10 +15,9 @@ from fleet.config.settings import WorkerSettings
 from fleet.config.spec import FleetSpec, KubernetesRuntimeSpec, RuntimeSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import connect
-from fleet.kubernetes.leases.lease_objects import MARK
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.slots.store import Store
-from fleet.worker.pod_environment import raw_revision
+from fleet.worker.pod_environment import raw_revision, template_of
 
 if TYPE_CHECKING:
     from fleet.act.runtime import OperatorOptions
@@ -92,7 +91,7 @@ class KubernetesKind(Operating):
     ) -> Store:
         """Opens the slots of one group for one of its pods."""
         del home
-        group = settings.group
+        group, revision = settings.group, settings.revision
         runtime = _runtime_of(group.runtime)
         namespace = environ.get("FLEET_NAMESPACE") or runtime.namespace
         api = connect(
@@ -102,14 +101,10 @@ class KubernetesKind(Operating):
             api,
             cluster=settings.cluster.name,
             group=group.group,
-            revision=_raw(settings.revision, environ),
+            revision=revision if template_of(revision) else raw_revision(revision, environ),
             lease=runtime.lease,
             clock=clock,
         )
-
-
-def _raw(revision: str, environ: Mapping[str, str]) -> str:
-    return revision if MARK in revision else raw_revision(revision, environ)
 
 
 def _runtime_of(runtime: object) -> KubernetesRuntimeSpec:

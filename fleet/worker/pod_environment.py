@@ -32,7 +32,8 @@ TEMPLATE: Final = "FLEET_TEMPLATE_HASH"
 SPARK: Final = "FLEET_SPARK"
 """Address of the shared Connect server, if it is not the Service of the fleet's Secrets."""
 SPARK_TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name of it
-_TILDE: Final = "~"
+MARK: Final = "~"
+"""Separates the two parts of a raw revision."""
 CODE_DIGEST: Final = "FLEET_CODE_DIGEST"
 CODE: Final = "code.tgz"
 """The copy of the entrypoint's module or package, beside the settings."""
@@ -45,12 +46,12 @@ def raw_revision(revision: str, environ: Mapping[str, str]) -> str:
     """
     template = environ.get(TEMPLATE)
     plain = environ.get(REVISION) or revision
-    return f"{plain}{_TILDE}{template}" if template else plain
+    return f"{plain}{MARK}{template}" if template else plain
 
 
 def template_of(raw: str) -> str | None:
     """Returns the pod template's hash in a raw revision; None for a plain one."""
-    return raw.partition(_TILDE)[2] or None
+    return raw.partition(MARK)[2] or None
 
 
 def with_pod_settings(settings: WorkerSettings, environ: Mapping[str, str]) -> WorkerSettings:

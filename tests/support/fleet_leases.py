@@ -3,7 +3,8 @@
 import json
 from typing import TYPE_CHECKING
 
-from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION, leases, marks_map
+from fleet.kubernetes.leases.lease_objects import FIRST
+from fleet.kubernetes.manifests.deployment_objects import leases, marks_map
 from tests.support.declared import group_spec
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def make_leases(
     spec = group_spec(group, replicas={"min": 1, "max": slots, "standby": standbys})
     made = [*leases(names, api.namespace, spec), marks_map(names, api.namespace)]
     opens = made[0]["metadata"]["annotations"]
-    del opens[FIRST_ANNOTATION]
+    del opens[FIRST]
     if first is not None:
-        opens[FIRST_ANNOTATION] = json.dumps({"slots": first.slots, "after": first.after})
+        opens[FIRST] = json.dumps({"slots": first.slots, "after": first.after})
     return sum(api.create(each) for each in made)

@@ -40,9 +40,9 @@ from fleet.kubernetes.deployment.spark_servers import (
     purge_spark,
     spark_concerns,
 )
+from fleet.kubernetes.leases.lease_objects import FIRST
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
-from fleet.kubernetes.manifests.deployment_objects import FIRST_ANNOTATION
 from fleet.kubernetes.manifests.pod_template import CODE_KEY
 from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess
@@ -127,7 +127,7 @@ class KubernetesRuntime:
             self.api.apply(each)
         for each in deployment_objects.leases(names, namespace, known.group):
             # The slot targets that a manager opens does not open by itself.
-            each["metadata"]["annotations"].pop(FIRST_ANNOTATION, None)
+            each["metadata"]["annotations"].pop(FIRST, None)
             self.api.create(each)
         for each in (
             deployment_objects.marks_map(names, namespace),

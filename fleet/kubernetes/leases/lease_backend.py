@@ -529,7 +529,7 @@ class LeaseBackend:
         return self.targets_lease(slot.group)
 
     def _shown(self, slot: Slot, targets: SlotTargetsLease) -> Slot:
-        return slot if self._own is not None else targets.templates.slot_for_manager(slot)
+        return slot if self._own is not None else targets.templates.for_manager(slot)
 
     def _shown_targets(self, lease: SlotTargetsLease) -> SlotTargetsRecord:
         if self._own is None:
@@ -673,7 +673,7 @@ class LeaseBackend:
         if self._own is not None or not reports:
             return reports
         templates = self.targets_lease(group).templates
-        return {worker: templates.report_for_manager(told) for worker, told in reports.items()}
+        return {worker: templates.for_manager(told) for worker, told in reports.items()}
 
     def merge(self, space: Space, group: str | None, values: MapValues | None) -> int:
         """Replaces these keys; None removes one."""

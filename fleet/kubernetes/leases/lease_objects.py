@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,7 +28,6 @@ from fleet.slots import (
     Change,
     ChangeState,
     FirstOpening,
-    Handover,
     Slot,
     SlotTargets,
     StoppedPartition,
@@ -43,6 +42,7 @@ from fleet.slots.codec import (
     targets_as_json,
 )
 from fleet.slots.transitions import is_at_rest
+from fleet.worker.pod_environment import MARK, template_of
 
 # Revisions of pods: what the manager published, and what a Deployment made of it.
 #
@@ -54,18 +54,7 @@ from fleet.slots.transitions import is_at_rest
 # revision.
 
 
-MARK: Final = "~"
-
-
-def raw_revision(revision: str, template_hash: str) -> str:
-    """Returns the revision name of a pod of that template."""
-    return f"{revision}{MARK}{template_hash}"
-
-
-def template_hash(revision: str) -> str | None:
-    """Returns the pod-template hash of a raw revision; None for a plain one."""
-    _, mark, found = revision.rpartition(MARK)
-    return found if mark else None
+Revised = TypeVar("Revised", bound=Slot | WorkerReport)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,47 +65,36 @@ class PublishedTemplates:
 
     def plain(self, revision: str) -> str:
         """For the manager: a registered template's revision, anything else as it is."""
-        published, mark, found = revision.rpartition(MARK)
-        return published if mark and self.known.get(found) == published else revision
+        published, _, found = revision.partition(MARK)
+        return published if found and self.known.get(found) == published else revision
 
     def raw(self, revision: str, *, own: str) -> str:
         """For a worker whose raw revision is `own`: that one where it is what is meant, else any
         pod's that is; the revision itself where no template of it is registered.
         """
-        if MARK in revision:
-            return revision
         hashes = sorted(found for found, known in self.known.items() if known == revision)
-        mine = template_hash(own)
-        chosen = mine if mine in hashes else next(iter(hashes), None)
-        return revision if chosen is None else raw_revision(revision, chosen)
+        if MARK in revision or not hashes:
+            return revision
+        mine = template_of(own)
+        return f"{revision}{MARK}{mine if mine in hashes else hashes[0]}"
 
     def targets_for_worker(self, targets: SlotTargets, *, own: str) -> SlotTargets:
         """Returns slot targets with raw revisions in their pins."""
-        return replace(
-            targets,
-            handover={
-                number: Handover(token=pin.token, revision=self.raw(pin.revision, own=own))
-                for number, pin in targets.handover.items()
-            },
-        )
+        return _with_pins(targets, lambda revision: self.raw(revision, own=own))
 
     def targets_as_stored(self, targets: SlotTargets) -> SlotTargets:
         """Returns slot targets with pins as the manager wrote them."""
-        return replace(
-            targets,
-            handover={
-                number: Handover(token=pin.token, revision=self.plain(pin.revision))
-                for number, pin in targets.handover.items()
-            },
-        )
+        return _with_pins(targets, self.plain)
 
-    def slot_for_manager(self, slot: Slot) -> Slot:
-        """Returns it with the plain revision."""
-        return slot if slot.revision is None else replace(slot, revision=self.plain(slot.revision))
+    def for_manager(self, value: Revised) -> Revised:
+        """Returns a slot or a report with the plain revision."""
+        told = value.revision
+        return value if told is None else replace(value, revision=self.plain(told))
 
-    def report_for_manager(self, report: WorkerReport) -> WorkerReport:
-        """Returns it with the plain revision."""
-        return replace(report, revision=self.plain(report.revision))
+
+def _with_pins(targets: SlotTargets, convert: Callable[[str], str]) -> SlotTargets:
+    pins = {n: replace(pin, revision=convert(pin.revision)) for n, pin in targets.handover.items()}
+    return replace(targets, handover=pins)
 
 
 Value = TypeVar("Value")
@@ -128,6 +106,7 @@ OPENED: Final = f"{PREFIX}/opened"
 """Slots that were ever opened."""
 TEMPLATES: Final = f"{PREFIX}/templates"
 FIRST: Final = f"{PREFIX}/first"
+"""What opens by itself if no slot was opened yet [22]."""
 CANARIES: Final = f"{PREFIX}/canaries"
 GOING: Final = f"{PREFIX}/going"
 COMMITTED: Final = f"{PREFIX}/committed"
@@ -252,34 +231,37 @@ def shortened(error: str | None, most: int = MOST_ERROR) -> str | None:
 def slot_from(found: Object, group: str, number: int) -> Slot:
     """Reads a slot from its Lease; an unwritten Lease is a free, unused slot."""
     with reading(found):
-        spec = found.get("spec") or {}
         rest = json.loads(annotation(found, SLOT) or "{}")
-        in_spec = {
-            "group": group,
-            "number": number,
-            "owner": spec.get("holderIdentity") or None,
-            "token": int(spec.get("leaseTransitions") or 0),
-        }
+        token = int((found.get("spec") or {}).get("leaseTransitions") or 0)
+        in_spec = {"group": group, "number": number, "owner": holder_of(found), "token": token}
         return from_json(Slot, {**rest, **in_spec})
 
 
 def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
     """Writes a slot into its Lease, renewed now."""
-    before = found.get("spec") or {}
-    spec = {
-        **before,
-        "holderIdentity": slot.owner,
-        "leaseTransitions": slot.token,
-        "leaseDurationSeconds": max(1, round(lease)),
-        "renewTime": stamp(now),
-    }
-    if slot.token != before.get("leaseTransitions"):
-        spec["acquireTime"] = stamp(now)
+    made = _renewed(found, slot.owner, now=now, lease=lease, token=slot.token)
+    if slot.token != (found.get("spec") or {}).get("leaseTransitions"):
+        made["spec"]["acquireTime"] = stamp(now)
     rest = as_json(replace(slot, error=shortened(slot.error)))
     for key in ("group", "number", "owner", "token"):
         del rest[key]
-    watched = watched_by(found, f"slot-{slot.number}" if is_at_rest(slot) else OWNERS)
-    return annotate({**watched, "spec": spec}, {SLOT: text(rest)})
+    watched = watched_by(made, f"slot-{slot.number}" if is_at_rest(slot) else OWNERS)
+    return annotate(watched, {SLOT: text(rest)})
+
+
+def _renewed(
+    found: Object, holder: str | None, *, now: float, lease: float, token: int | None = None
+) -> Object:
+    """Returns a Lease that its holder renews now; lease: seconds."""
+    spec = {
+        **(found.get("spec") or {}),
+        "holderIdentity": holder,
+        "leaseDurationSeconds": max(1, round(lease)),
+        "renewTime": stamp(now),
+    }
+    if token is not None:
+        spec["leaseTransitions"] = token
+    return {**found, "spec": spec}
 
 
 def beaten(found: Object, *, now: float) -> Object:
@@ -287,8 +269,7 @@ def beaten(found: Object, *, now: float) -> Object:
     return annotate(found, {BEAT: stamp(now)})
 
 
-# --- the slot targets
-# -------------------------------------------------------------------------------
+# --- the slot targets -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,9 +306,7 @@ def targets_from(found: Object, group: str) -> SlotTargetsLease:
                 token=int(annotation(found, TOKEN) or 0),
             ),
             templates=PublishedTemplates(dict(json.loads(annotation(found, TEMPLATES) or "{}"))),
-            first=None
-            if first is None
-            else FirstOpening(slots=first["slots"], after=first["after"]),
+            first=None if first is None else from_json(FirstOpening, first),
             answered=int(annotation(found, ANSWERED) or 0),
         )
 
@@ -420,14 +399,9 @@ def change_from(found: Object) -> Change | None:
 def with_change(found: Object, change: Change, *, now: float, lease: float) -> Object:
     """Writes a change into its Lease, which has a holder while it runs."""
     running = change.state is ChangeState.RUNNING
-    spec = {
-        **(found.get("spec") or {}),
-        "holderIdentity": change.actor if running else None,
-        "leaseTransitions": change.token,
-        "leaseDurationSeconds": max(1, round(lease)),
-        "renewTime": stamp(now),
-    }
-    return annotate({**found, "spec": spec}, {CHANGE: packed(as_json(change))})
+    holder = change.actor if running else None
+    made = _renewed(found, holder, now=now, lease=lease, token=change.token)
+    return annotate(made, {CHANGE: packed(as_json(change))})
 
 
 def archived_key(change: Change) -> str:
@@ -454,13 +428,8 @@ def with_report(found: Object, report: WorkerReport | None, *, now: float, lease
     """Writes a report into its Lease, renewed now by its worker; None frees the Lease."""
     if report is None:
         return annotate({**found, "spec": {}}, {REPORT: None})
-    spec = {
-        "holderIdentity": report.worker,
-        "leaseDurationSeconds": max(1, round(lease)),
-        "renewTime": stamp(now),
-    }
     told = text(as_json(replace(report, error=shortened(report.error))))
-    return annotate({**found, "spec": spec}, {REPORT: told})
+    return annotate(_renewed(found, report.worker, now=now, lease=lease), {REPORT: told})
 
 
 def holder_of(found: Object) -> str | None:

@@ -20,6 +20,7 @@ from fleet.kubernetes.leases.lease_backend import LeaseBackend
 from fleet.slots import FirstOpening
 from fleet.slots.backend import SlotTargetsRecord
 from fleet.slots.store import Store
+from fleet.worker.pod_environment import template_of
 
 # A manager's store waits for an API server that is away, as long as an upgrade of it takes.
 #
@@ -226,5 +227,5 @@ class LeaseStore(Store):
         Reports of a template that no pod runs any more are removed, so it is new when it returns.
         """
         told = self.leases.reports.read(self.leases.names(group)).values()
-        same = [r for r in told if objects.template_hash(r.revision) == template_hash]
+        same = [r for r in told if template_of(r.revision) == template_hash]
         return min((r.since for r in same if r.since is not None), default=now)

@@ -17,7 +17,7 @@ from fleet.config.spec import FixedScaling, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import new_object
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
-from fleet.kubernetes.leases.lease_objects import watched_by
+from fleet.kubernetes.leases.lease_objects import FIRST, watched_by
 from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.pod_template import (
     CODE_KEY,
@@ -27,8 +27,6 @@ from fleet.kubernetes.manifests.pod_template import (
     template,
 )
 
-FIRST_ANNOTATION: Final = "fleet/first"
-"""Of the slot targets' Lease: what opens by itself if no slot was opened yet [22]."""
 FIRST_AFTER: Final = 60
 """Seconds after which the slot targets open even if not all of its first standbys are ready."""
 MOST_CODE: Final = 700_000
@@ -171,7 +169,7 @@ def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]
         return new_object("Lease", metadata(names, namespace, name, **annotations))
 
     every_owner = (
-        lease(names.targets, **{FIRST_ANNOTATION: first}),
+        lease(names.targets, **{FIRST: first}),
         lease(names.answers),
         *map(lease, names.slots(range(most_slots(group)))),
     )
