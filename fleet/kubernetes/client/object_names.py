@@ -46,18 +46,20 @@ class ObjectNames:
     def __init__(self, cluster: str, group: str) -> None:
         self.cluster = cluster
         self.group = group
-        self.slug = k8s_slug(cluster, group)
-        self.deployment = self.service_account = self.role = self.budget = self.slug
-
-    @property
-    def targets(self) -> str:
-        """Returns the Lease of the slot targets."""
-        return f"{self.slug}-targets"
-
-    @property
-    def answers(self) -> str:
-        """Returns the Lease of what workers answer to the slot targets."""
-        return f"{self.slug}-answers"
+        slug = self.slug = k8s_slug(cluster, group)
+        self.deployment = self.service_account = self.role = self.budget = slug
+        self.targets = f"{slug}-targets"
+        """The Lease of the slot targets."""
+        self.answers = f"{slug}-answers"
+        """The Lease of what workers answer to the slot targets."""
+        self.change = f"{slug}-change"
+        """The Lease of the running (or last) change, for the manager only."""
+        self.stopped_partitions = f"{slug}-marks"
+        """The ConfigMap of stopped partitions, one key each."""
+        self.manager_state = f"{slug}-notes"
+        """The ConfigMap of the manager state: memories and ended changes."""
+        self.of_group = f"{GROUP_LABEL}={slug}"
+        """The `labelSelector` of all of its objects."""
 
     def slot(self, number: int) -> str:
         """Returns the Lease of one slot."""
@@ -67,11 +69,6 @@ class ObjectNames:
         """Returns the Leases of these slots."""
         return tuple(self.slot(number) for number in numbers)
 
-    @property
-    def change(self) -> str:
-        """Returns the Lease of the running (or last) change, for the manager only."""
-        return f"{self.slug}-change"
-
     def report(self, number: int) -> str:
         """Returns the Lease of one worker's report: the worker that its holder names."""
         return f"{self.slug}-report-{number}"
@@ -79,16 +76,6 @@ class ObjectNames:
     def reports(self, number: int) -> tuple[str, ...]:
         """Returns the Leases of so many reports."""
         return tuple(self.report(each) for each in range(number))
-
-    @property
-    def stopped_partitions(self) -> str:
-        """Returns the ConfigMap of stopped partitions, one key each."""
-        return f"{self.slug}-marks"
-
-    @property
-    def manager_state(self) -> str:
-        """Returns the ConfigMap of the manager state: memories and ended changes."""
-        return f"{self.slug}-notes"
 
     def settings(self, revision: str) -> str:
         """Returns the ConfigMap of a revision: settings.json, and a copy of small code.
@@ -104,11 +91,6 @@ class ObjectNames:
             "app.kubernetes.io/name": "fleet-worker",
             MANAGED_LABEL: MANAGER,
         }
-
-    @property
-    def of_group(self) -> str:
-        """Returns the `labelSelector` of all of its objects."""
-        return f"{GROUP_LABEL}={self.slug}"
 
     def selector(self) -> dict[str, str]:
         """Returns the labels that select its pods and no others."""

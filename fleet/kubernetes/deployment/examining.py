@@ -186,8 +186,7 @@ def _deployment(
             "fleet up",
         )
     elif ready < state.total:
-        selector = f"-l {GROUP_LABEL}={names.slug}"
-        yield warn("deployment", count, f"kubectl -n {namespace} get pods {selector}")
+        yield warn("deployment", count, f"kubectl -n {namespace} get pods -l {names.of_group}")
     else:
         yield ok("deployment", count)
     if state.paused:

@@ -181,7 +181,7 @@ class KubernetesRuntime:
     def _forget_old(self, group: str, revision: str) -> None:
         """The oldest revisions that no ReplicaSet names are let go."""
         names = self._names(group)
-        maps, _ = self.api.find("ConfigMap", f"{GROUP_LABEL}={names.slug}")
+        maps, _ = self.api.find("ConfigMap", names.of_group)
         _, state = self._rollout_of(group).look()
         used = {revision, *(each.revision for each in state.sets)} if state else {revision}
         kept = {names.settings(each) for each in used if each}
@@ -417,9 +417,8 @@ class KubernetesRuntime:
     def purge(self) -> tuple[str, ...]:
         """Deletes all objects of these fleets after `down`; a Secret of the user stays."""
         for each in self._managed():
-            label = f"{GROUP_LABEL}={self._names(each.group).slug}"
             for kind in _PURGED:
-                for found in self.api.find(kind, label)[0]:
+                for found in self.api.find(kind, self._names(each.group).of_group)[0]:
                     self.api.delete(kind, found["metadata"]["name"])
         self.api.delete("ConfigMap", pauses(self.spec.cluster.name))
         left = purge_spark(self.spec, self.api)

@@ -8,6 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from http.server import BaseHTTPRequestHandler
 from typing import Final
 
@@ -16,7 +17,7 @@ from fleet.clock import Clock
 from fleet.errors import ConfigError, FleetError, Unreachable
 from fleet.kubernetes.client.api import Api, connect
 from fleet.kubernetes.client.informer import Informer
-from fleet.kubernetes.operator.reconciling import OperatorContext, Reconciler
+from fleet.kubernetes.operator.reconciling import Reconciler
 from fleet.kubernetes.operator.resource import KIND, PLURAL, DeclaredFleet
 from fleet.system.closing import Closing
 from fleet.system.listening import ELSEWHERE, Listening
@@ -89,9 +90,9 @@ class Operator(Closing):
                     "k8s/chart, and name the namespace in its `watchNamespaces`"
                 ) from error
 
-    def _listening(self) -> Closing:
+    def _listening(self) -> AbstractContextManager[object]:
         if self._options.listen is None:
-            return _Silent()
+            return nullcontext()
         operator = self
 
         class Health(BaseHTTPRequestHandler):
@@ -111,26 +112,14 @@ class Operator(Closing):
         return Listening(self._options.listen, Health, key="--listen", remedy=ELSEWHERE)
 
 
-class _Silent(Closing):
-    def close(self) -> None:
-        """Nothing listens."""
-
-
 class WatchedNamespace(Closing):
     """Keeps the ConsumerFleets of one namespace."""
 
     def __init__(self, api: Api, options: OperatorOptions, *, clock: Clock, say: Say) -> None:
         self._api = api
         self._say = say
-        self._context = OperatorContext(
-            api=api,
-            clusters=options.clusters,
-            home=options.home,
-            environ=options.environ,
-            clock=clock,
-            actor=options.actor,
-            interval=options.interval,
-        )
+        self._options = options
+        self._clock = clock
         self._informer = Informer(api.brisk(), KIND, {}, silence=_SILENCE, clock=clock)
         self._informer.start()
         self._keepers: dict[str, ResourceKeeper] = {}
@@ -147,7 +136,10 @@ class WatchedNamespace(Closing):
             self._keepers.pop(name).close()
         for name, each in declared.items():
             if name not in self._keepers:
-                self._keepers[name] = ResourceKeeper(self._context, name, say=self._say)
+                reconciler = Reconciler(
+                    self._api, self._options, name, clock=self._clock, say=self._say
+                )
+                self._keepers[name] = ResourceKeeper(reconciler)
             self._keepers[name].tell(each, rival=_rival(each, declared.values()))
 
     def close(self) -> None:
@@ -161,23 +153,20 @@ class WatchedNamespace(Closing):
 def _rival(mine: DeclaredFleet, all_: Collection[DeclaredFleet]) -> str | None:
     """Returns the oldest other resource of the same group, if it is older."""
     same = [e for e in all_ if e.group == mine.group and e.cluster == mine.cluster]
-    oldest = min(same, key=DeclaredFleet.age)
+    oldest = min(same, key=lambda each: each.age)
     return None if oldest.name == mine.name else oldest.name
 
 
 class ResourceKeeper(Closing):
     """Keeps one resource in a thread of its own."""
 
-    def __init__(self, context: OperatorContext, name: str, *, say: Say) -> None:
-        where = f"{context.api.namespace}/{name}"
-        self._reconciler = Reconciler(context, name, say=lambda text: say(f"{where}: {text}"))
-        self._say = say
-        self._where = where
+    def __init__(self, reconciler: Reconciler) -> None:
+        self._reconciler = reconciler
         self._moved = threading.Condition()
         self._latest: tuple[DeclaredFleet, str | None] | None = None
         self._has_news = False
         self._stopped = False
-        self._thread = threading.Thread(target=self._keep, name=where, daemon=True)
+        self._thread = threading.Thread(target=self._keep, name=reconciler.where, daemon=True)
         self._thread.start()
 
     def tell(self, declared: DeclaredFleet, *, rival: str | None) -> None:
@@ -211,7 +200,7 @@ class ResourceKeeper(Closing):
             return self._reconciler.run(declared, rival=rival)
         except Exception as error:  # noqa: BLE001 - other resources, and later passes, go on
             traceback.print_exc()
-            self._say(f"{self._where}: {type(error).__name__}: {error}; this is a defect")
+            self._reconciler.say(f"{type(error).__name__}: {error}; this is a defect")
             return _RETRY
 
 

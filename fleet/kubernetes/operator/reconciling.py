@@ -11,11 +11,11 @@ that changes during a change waits for its end.
 import contextlib
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from fleet.act.runtime import OperatorOptions
 from fleet.clock import Clock
 from fleet.decide.refusals import pause_refusal, wait_left
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
@@ -53,32 +53,26 @@ _LONGEST_EVENT: Final = 1000
 _LONGEST_NAME: Final = 200
 
 
-@dataclass(frozen=True, kw_only=True)
-class OperatorContext:
-    """What all resources of a namespace share."""
-
-    api: Api
-    clusters: Path
-    """Folder of the clusters' files."""
-    home: Path
-    environ: Mapping[str, str]
-    clock: Clock
-    actor: str
-    interval: float
-    """Seconds between two passes at rest."""
-
-
 class Reconciler:
     """Keeps one ConsumerFleet. For one thread."""
 
-    def __init__(self, context: OperatorContext, name: str, *, say: Callable[[str], None]) -> None:
-        self._context = context
-        self._name = name
+    def __init__(
+        self,
+        api: Api,
+        options: OperatorOptions,
+        name: str,
+        *,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self._api = api
+        self._options = options
+        self._clock = clock
         self._say = say
+        self.where = f"{api.namespace}/{name}"
         self._fleet: Fleet | None = None
         self._opened_from: object = None
         self._has_adopted = False
-        self._is_gone = False
         self._written: Object | None = None
         self._written_at = -math.inf
         self._labelled: dict[str, str] | None = None
@@ -100,21 +94,29 @@ class Reconciler:
             if declared.is_deleted:
                 return self._delete(declared)
             self._keep_finalizer(declared)
-            with self._reporting(declared) as report:
-                if rival is not None:
-                    report(_stalled("Conflict", f"ConsumerFleet {rival} has this group already"))
-                    return self._context.interval
-                report(self._converge(declared))
+            try:
+                if rival is None:
+                    outcome = self._converge(declared)
+                else:
+                    said = f"ConsumerFleet {rival} has this group already"
+                    outcome = _stalled("Conflict", said)
+                self._publish(declared, outcome)
+            except FleetError as error:
+                self._fail(declared, error)
         except FleetError as error:  # of the API server; the next pass tries again
-            self._say(str(error))
+            self.say(str(error))
             return _SOON
         return self._next_pass()
+
+    def say(self, text: str) -> None:
+        """Writes a line about the resource."""
+        self._say(f"{self.where}: {text}")
 
     def _next_pass(self) -> float:
         """Returns the seconds until the next pass, by what was reported last."""
         conditions = {c["type"]: c for c in (self._written or {}).get("conditions", ())}
         moves = conditions.get("Reconciling", {}).get("status") == "True"
-        return _SOON if moves else self._context.interval
+        return _SOON if moves else self._options.interval
 
     # --- a pass -----------------------------------------------------------------------------
 
@@ -151,22 +153,22 @@ class Reconciler:
         """Writes the number of slots that an autoscaler begins with."""
         opened = fleet.targets(declared.group).open
         wanted = len(opened) or max(1, fleet.group(declared.group).replicas.min)
-        self._context.api.merge(KIND, declared.name, {"spec": {"replicas": wanted}})
+        self._api.merge(KIND, declared.name, {"spec": {"replicas": wanted}})
         return PassOutcome(
             reason="Changing", message=f"spec.replicas begins with {wanted}", reconciling=True
         )
 
     def _apply(self, declared: DeclaredFleet, fleet: Fleet) -> PassOutcome:
         def progress(sentence: str) -> None:
-            self._say(sentence)
+            self.say(sentence)
             if sentence.startswith("step "):
                 self._event(declared, "Step", sentence)
                 outcome = PassOutcome(reason="Changing", message=sentence, reconciling=True)
                 with contextlib.suppress(FleetError):
-                    self._publish(declared, fleet, outcome)
+                    self._publish(declared, outcome)
 
         self._has_adopted = False
-        change = fleet.apply(declared.group, actor=self._context.actor, progress=progress)
+        change = fleet.apply(declared.group, actor=self._options.actor, progress=progress)
         self._adopt(declared, fleet)
         return self._told(declared, change)
 
@@ -189,18 +191,18 @@ class Reconciler:
 
     def _open(self, declared: DeclaredFleet) -> Fleet:
         """Opens what the resource and its cluster's file say now."""
-        text = cluster_text(self._context.clusters, declared.cluster)
+        text = cluster_text(self._options.clusters, declared.cluster)
         key = (text, declared.spec)
         if self._fleet is None or key != self._opened_from:
-            spec = spec_of(declared, text, namespace=self._context.api.namespace)
+            spec = spec_of(declared, text, namespace=self._api.namespace)
             self.close()
             self._fleet = Fleet(
                 spec=spec,
-                config=Path(f"ConsumerFleet {self._context.api.namespace}/{declared.name}"),
-                home=self._context.home / self._context.api.namespace / declared.name,
+                config=Path(f"ConsumerFleet {self._api.namespace}/{declared.name}"),
+                home=self._options.home / self._api.namespace / declared.name,
                 bootstrap=spec.cluster.bootstrap_servers,
-                environ=self._context.environ,
-                clock=self._context.clock,
+                environ=self._options.environ,
+                clock=self._clock,
             )
             self._opened_from = key
             self._has_adopted = False
@@ -209,10 +211,10 @@ class Reconciler:
     # --- children ---------------------------------------------------------------------------
 
     def _children(self, fleet: Fleet, group: str) -> Iterator[tuple[str, Object]]:
-        slug = ObjectNames(fleet.spec.cluster.name, group).slug
+        selector = ObjectNames(fleet.spec.cluster.name, group).of_group
         made_by_others = runtime_of(fleet.group(group)).service_account
         for kind in CHILDREN if made_by_others else (*CHILDREN, *_ACCESS):
-            for found in self._context.api.find(kind, f"{GROUP_LABEL}={slug}")[0]:
+            for found in self._api.find(kind, selector)[0]:
                 yield kind, found
 
     def _adopt(self, declared: DeclaredFleet, fleet: Fleet) -> None:
@@ -231,7 +233,7 @@ class Reconciler:
         wanted = [*others, *([] if mine is None else [mine])]
         if wanted != owners:
             patch = {"metadata": {"ownerReferences": wanted}}
-            self._context.api.merge(kind, found["metadata"]["name"], patch)
+            self._api.merge(kind, found["metadata"]["name"], patch)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -239,13 +241,13 @@ class Reconciler:
         finalizers = declared.meta.get("finalizers") or []
         if FINALIZER not in finalizers:
             patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
-            self._context.api.merge(KIND, declared.name, patch, seen=declared.found)
+            self._api.merge(KIND, declared.name, patch, seen=declared.found)
 
     def _delete(self, declared: DeclaredFleet) -> float | None:
         """Drains the workers, or leaves them; then lets the resource go."""
         if FINALIZER not in (declared.meta.get("finalizers") or ()):
             return None
-        with self._reporting(declared):
+        try:
             outcome = PassOutcome(reason="Deleting", message="workers drain", reconciling=True)
             self._write(declared, None, outcome)
             if declared.is_orphaning:
@@ -253,14 +255,16 @@ class Reconciler:
             else:
                 self._drain(declared)
             self._let_go(declared)
-            self._is_gone = True
-        return None if self._is_gone else _SOON
+        except FleetError as error:
+            self._fail(declared, error)
+            return _SOON
+        return None
 
     def _leave_workers(self, declared: DeclaredFleet) -> None:
         """Gives the children up; neither Kafka nor the cluster's file has to be there."""
         for kind in (*CHILDREN, *_ACCESS):
             try:
-                children = self._context.api.find(kind, GROUP_LABEL)[0]
+                children = self._api.find(kind, GROUP_LABEL)[0]
             except Unreachable:
                 raise
             except FleetError:
@@ -275,16 +279,16 @@ class Reconciler:
 
     def _drain(self, declared: DeclaredFleet) -> None:
         fleet, group = self._open(declared), declared.group
-        fleet.abort_change(group, actor=self._context.actor)
-        fleet.down(progress=self._say)
+        fleet.abort_change(group, actor=self._options.actor)
+        fleet.down(progress=self.say)
         for kind, found in list(self._children(fleet, group)):
-            self._context.api.delete(kind, found["metadata"]["name"])
+            self._api.delete(kind, found["metadata"]["name"])
         if any(pause.group == group for pause in fleet.pauses()):
             fleet.store.resume(group)
         self._event(declared, "Drained", "all workers have left the group together")
 
     def _let_go(self, declared: DeclaredFleet) -> None:
-        api = self._context.api
+        api = self._api
 
         def remove() -> None:
             found = api.get(KIND, declared.name)
@@ -293,49 +297,29 @@ class Reconciler:
                 kept = [each for each in finalizers if each != FINALIZER]
                 api.merge(KIND, declared.name, {"metadata": {"finalizers": kept}}, seen=found)
 
-        again_on_conflict(self._context.clock, remove)
+        again_on_conflict(self._clock, remove)
         self.close()
 
     # --- telling ----------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _reporting(self, declared: DeclaredFleet) -> Iterator[Callable[[PassOutcome], None]]:
-        """Writes the outcome of a pass, or of the error that ended it, into the status."""
-
-        def report(outcome: PassOutcome) -> None:
-            if self._fleet is None:
-                self._write(declared, None, outcome)
-            else:
-                self._publish(declared, self._fleet, outcome)
-
-        try:
-            yield report
-        except ConfigError as error:
-            self._fail(declared, _stalled("InvalidSpec", str(error)))
-        except Refused as error:
-            self._fail(declared, _stalled("Refused", str(error)))
-        except Unreachable as error:
-            said = PassOutcome(
-                reason="Unreachable", message=str(error), reconciling=True, unknown=True
-            )
-            self._fail(declared, said)
-        except FleetError as error:
-            self._fail(declared, _stalled("Failed", str(error)))
-
-    def _fail(self, declared: DeclaredFleet, outcome: PassOutcome) -> None:
-        self._say(outcome.message)
+    def _fail(self, declared: DeclaredFleet, error: FleetError) -> None:
+        """Writes the error that ended a pass into the status."""
+        outcome = _outcome_of(error)
+        self.say(outcome.message)
         if not (outcome.unknown and outcome.reason == self._last_event[0]):  # its words vary
             self._event(declared, outcome.reason, outcome.message, warns=True)
         self._write(declared, None, outcome)
 
-    def _publish(self, declared: DeclaredFleet, fleet: Fleet, outcome: PassOutcome) -> None:
-        view = self._view(fleet, declared.group)
-        self._label_owners(view)
+    def _publish(self, declared: DeclaredFleet, outcome: PassOutcome) -> None:
+        view = None
+        if self._fleet is not None:
+            view = self._view(self._fleet, declared.group)
+            self._label_owners(view)
         self._write(declared, view, outcome)
 
     def _label_owners(self, view: FleetView) -> None:
         """Labels the pods that own a slot, and no others."""
-        api = self._context.api
+        api = self._api
         if self._labelled is None:
             found, _ = api.find("Pod", view.selector)
             labels = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in found}
@@ -348,10 +332,10 @@ class Reconciler:
 
     def _view(self, fleet: Fleet, group: str) -> FleetView:
         seen = fleet.snapshot([group]).groups.get(group)
-        slug = ObjectNames(fleet.spec.cluster.name, group).slug
+        names = ObjectNames(fleet.spec.cluster.name, group)
         return FleetView(
             targets=fleet.targets(group),
-            selector=f"{GROUP_LABEL}={slug},{SLOT_LABEL}",
+            selector=f"{names.of_group},{SLOT_LABEL}",
             slots=fleet.slots(group),
             reports=fleet.reports(group),
             workers=fleet.workers(group),
@@ -362,7 +346,7 @@ class Reconciler:
 
     def _write(self, declared: DeclaredFleet, view: FleetView | None, outcome: PassOutcome) -> None:
         """Writes the status if there is news, or if the lag has not been written for a minute."""
-        now, at = self._context.clock.now(), self._context.clock.monotonic()
+        now, at = self._clock.now(), self._clock.monotonic()
         if self._written is not None:
             declared.status = self._written
         status = status_of(declared, view, outcome, now=now)
@@ -371,7 +355,7 @@ class Reconciler:
         late = at - self._written_at >= _STATUS_EVERY
         if same and (not late or before.get("lag") == status.get("lag", before.get("lag"))):
             return
-        self._context.api.merge(KIND, declared.name, {"status": status}, part="status")
+        self._api.merge(KIND, declared.name, {"status": status}, part="status")
         self._written, self._written_at = {**before, **status}, at
 
     def _event(
@@ -381,8 +365,8 @@ class Reconciler:
         if (reason, message) == self._last_event:
             return
         self._last_event = (reason, message)
-        now = timestamp(self._context.clock.now())
-        namespace = self._context.api.namespace
+        now = timestamp(self._clock.now())
+        namespace = self._api.namespace
         name = f"{declared.name[:_LONGEST_NAME]}.{uuid.uuid4().hex[:16]}"
         event = new_object(
             "Event",
@@ -397,11 +381,20 @@ class Reconciler:
             count=1,
         )
         with contextlib.suppress(FleetError):
-            self._context.api.create(event)
+            self._api.create(event)
 
 
 def _stalled(reason: str, message: str) -> PassOutcome:
     return PassOutcome(reason=reason, message=message, stalled=True)
+
+
+def _outcome_of(error: FleetError) -> PassOutcome:
+    if isinstance(error, Unreachable):
+        said = str(error)
+        return PassOutcome(reason="Unreachable", message=said, reconciling=True, unknown=True)
+    if isinstance(error, ConfigError):
+        return _stalled("InvalidSpec", str(error))
+    return _stalled("Refused" if isinstance(error, Refused) else "Failed", str(error))
 
 
 def _at_rest(declared: DeclaredFleet, plan: Plan) -> str:

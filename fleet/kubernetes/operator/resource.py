@@ -49,51 +49,25 @@ class DeclaredFleet:
         self.meta: Object = found["metadata"]
         self.spec: Object = found.get("spec") or {}
         self.status: Object = found.get("status") or {}
-
-    @property
-    def name(self) -> str:
-        """Returns its name."""
-        return str(self.meta["name"])
-
-    @property
-    def generation(self) -> int:
-        """Returns the number that every change of its spec raises."""
-        return int(self.meta.get("generation") or 0)
-
-    @property
-    def group(self) -> str:
-        """Returns the consumer group."""
-        return str((self.spec.get("fleet") or {}).get("group") or "")
-
-    @property
-    def cluster(self) -> str:
-        """Returns the name of its cluster's file."""
-        return str((self.spec.get("clusterRef") or {}).get("name") or DEFAULT_CLUSTER)
-
-    @property
-    def is_deleted(self) -> bool:
-        """Tells whether its deletion was requested."""
-        return bool(self.meta.get("deletionTimestamp"))
-
-    @property
-    def is_orphaning(self) -> bool:
-        """Tells whether its workers go on after its deletion."""
-        return self.spec.get("deletionPolicy") == ORPHAN
-
-    @property
-    def is_external(self) -> bool:
-        """Tells whether `spec.replicas` is the number of slots."""
-        return (self.spec.get("scaling") or {}).get("policy") == EXTERNAL
+        self.name = str(self.meta["name"])
+        self.generation = int(self.meta.get("generation") or 0)
+        """Grows with every change of the spec."""
+        self.age = str(self.meta.get("creationTimestamp") or ""), str(self.meta.get("uid") or "")
+        """Sorts the oldest resource first."""
+        self.group = str((self.spec.get("fleet") or {}).get("group") or "")
+        self.cluster = str((self.spec.get("clusterRef") or {}).get("name") or DEFAULT_CLUSTER)
+        """Names the file of its cluster."""
+        self.is_deleted = bool(self.meta.get("deletionTimestamp"))
+        self.is_orphaning = self.spec.get("deletionPolicy") == ORPHAN
+        """Whether its workers go on after its deletion."""
+        self.is_external = (self.spec.get("scaling") or {}).get("policy") == EXTERNAL
+        """Whether `spec.replicas` is the number of slots."""
 
     @property
     def replicas(self) -> int | None:
         """Returns the wanted slots that others write; None: nobody has written them."""
         wanted = self.spec.get("replicas")
         return None if wanted is None else int(wanted)
-
-    def age(self) -> tuple[str, str]:
-        """Returns a key that sorts the oldest resource first."""
-        return str(self.meta.get("creationTimestamp") or ""), str(self.meta.get("uid") or "")
 
     def identity(self) -> Object:
         """Returns what references to it say, such as an ownerReference."""
