@@ -25,34 +25,7 @@ if TYPE_CHECKING:
     from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 
 
-# The operator, which a worker's pod never needs and does not import.
-
-
-class Operating:
-    """Implements the operator of `fleet.act.runtime.RuntimeKind`."""
-
-    def declared(self, resource: Mapping[str, Any], clusters: Path) -> tuple[dict[str, Any], ...]:
-        """See `fleet.kubernetes.operator.resource`."""
-        from fleet.kubernetes.operator.resource import objects_of  # noqa: PLC0415
-
-        return objects_of(resource, clusters)
-
-    def operate(
-        self,
-        options: "OperatorOptions",
-        *,
-        stop: threading.Event,
-        say: Callable[[str], None],
-        clock: Clock,
-    ) -> None:
-        """See `fleet.kubernetes.operator.process`."""
-        from fleet.kubernetes.operator.process import Operator  # noqa: PLC0415
-
-        with Operator(options, clock=clock, say=say) as operator:
-            operator.run(stop)
-
-
-class KubernetesKind(Operating):
+class KubernetesKind:
     """Implements `fleet.act.runtime.RuntimeKind` for a Kubernetes namespace."""
 
     def open(
@@ -94,9 +67,7 @@ class KubernetesKind(Operating):
         group, revision = settings.group, settings.revision
         runtime = _runtime_of(group.runtime)
         namespace = environ.get("FLEET_NAMESPACE") or runtime.namespace
-        api = connect(
-            namespace=namespace, context=runtime.context, environ=environ, clock=clock, light=True
-        )
+        api = connect(namespace=namespace, context=runtime.context, environ=environ, clock=clock)
         return LeaseStore.for_worker(
             api,
             cluster=settings.cluster.name,
@@ -105,6 +76,26 @@ class KubernetesKind(Operating):
             lease=runtime.lease,
             clock=clock,
         )
+
+    def declared(self, resource: Mapping[str, Any], clusters: Path) -> tuple[dict[str, Any], ...]:
+        """See `fleet.kubernetes.operator.resource`."""
+        from fleet.kubernetes.operator.resource import objects_of  # noqa: PLC0415
+
+        return objects_of(resource, clusters)
+
+    def operate(
+        self,
+        options: "OperatorOptions",
+        *,
+        stop: threading.Event,
+        say: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        """See `fleet.kubernetes.operator.process`."""
+        from fleet.kubernetes.operator.process import Operator  # noqa: PLC0415
+
+        with Operator(options, clock=clock, say=say) as operator:
+            operator.run(stop)
 
 
 def _runtime_of(runtime: object) -> KubernetesRuntimeSpec:

@@ -36,10 +36,8 @@ class Pod:
     def token(self, value: str) -> None:
         (self.folder / "token").write_text(value, encoding="utf-8")
 
-    def opened(self, *, light: bool = True) -> connection.Connection:
-        return connection.connection_of(
-            context=None, environ=self.environ, clock=self.clock, light=light
-        )
+    def opened(self) -> connection.Connection:
+        return connection.connection_of(context=None, environ=self.environ, clock=self.clock)
 
     def ask(self, opened: connection.Connection) -> dict[str, str]:
         """The headers that a request came with."""
@@ -88,7 +86,7 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
 
 def test_a_pod_sends_what_the_package_would_send(pod: Pod) -> None:
     """The same address and the same headers, over TLS that is checked by the pod's authority."""
-    light, package = pod.opened(), pod.opened(light=False)
+    light, package = pod.opened(), connection._of_package(None, None, inside=True)
     assert light.host == package.host
     assert pod.ask(light) == pod.ask(package)
     assert pod.asked[-1]["Authorization"] == "bearer first"
@@ -144,7 +142,7 @@ def test_a_worker_does_not_load_the_package(pod: Pod) -> None:
         "from fleet.kubernetes.client import connection\n"
         f"connection.SERVICE_ACCOUNT = Path({str(pod.folder)!r})\n"
         "opened = connection.connection_of(\n"
-        "    context=None, environ=os.environ, clock=SystemClock(), light=True)\n"
+        "    context=None, environ=os.environ, clock=SystemClock())\n"
         "print(opened.host, *sorted({'kubernetes', 'yaml'} & set(sys.modules)))\n"
     )
     told = subprocess.run(

@@ -494,18 +494,13 @@ class Watching:
 
 
 def connect(
-    *,
-    namespace: str,
-    context: str | None,
-    environ: Mapping[str, str],
-    clock: Clock,
-    light: bool = False,
+    *, namespace: str, context: str | None, environ: Mapping[str, str], clock: Clock
 ) -> Api:
     """Connects to the API of a kubeconfig's context, else of this pod.
 
-    light: see `connection_of`. Raises ConfigError where neither is there.
+    Raises ConfigError if neither exists.
     """
-    connection = connection_of(context=context, environ=environ, clock=clock, light=light)
+    connection = connection_of(context=context, environ=environ, clock=clock)
     return Api(connection, namespace=namespace, clock=clock)
 
 

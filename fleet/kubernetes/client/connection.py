@@ -1,16 +1,17 @@
 """Where an API server is, what proves who asks, and the connections that are kept to it.
 
 Problem: the package `kubernetes` costs a process 50 MB and half a second, for types of which
-Fleet uses none; of a manager that is little, of each worker's pod a third. Choice: a pod's own
-service account is three files and two variables, which are read here as that package reads them
-(the token anew every minute, since the kubelet replaces it); whatever else there is, a kubeconfig
-or a proxy, the package reads, which knows all of their forms. Requests are urllib3's either way.
+Fleet uses none; of each worker's pod that is a third. Choice: a pod's own service account is three
+files and two variables, which are read here as that package reads them (the token anew every
+minute, since the kubelet replaces it); whatever else there is, a kubeconfig or a proxy, the package
+reads, which knows all of their forms. Requests are urllib3's either way.
 Cost: this one way in is written here a second time.
 """
 
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -32,31 +33,24 @@ _KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 9}
 _REMEDY: Final = "set KUBECONFIG, correct runtime.context, or run inside the cluster"
 
 
+@dataclass(slots=True, kw_only=True)
 class Connection:
-    """Connects to one server as one user. Thread-safe.
+    """Connects to one server as one user. Thread-safe."""
 
-    authorization: the header of the next request, None where there is none to send.
-    """
-
-    def __init__(
-        self, *, host: str, pool: urllib3.PoolManager, authorization: Callable[[], str | None]
-    ) -> None:
-        self.host = host
-        self.authorization = authorization
-        self.pool = pool
+    host: str
+    pool: urllib3.PoolManager
+    authorization: Callable[[], str | None]
+    """Returns the header of the next request; None if there is none to send."""
 
     def close(self) -> None:
         """Closes open connections that are not in use."""
         self.pool.clear()
 
 
-def connection_of(
-    *, context: str | None, environ: Mapping[str, str], clock: Clock, light: bool = False
-) -> Connection:
+def connection_of(*, context: str | None, environ: Mapping[str, str], clock: Clock) -> Connection:
     """Connects to the server of a kubeconfig's context, else of this pod.
 
-    light: without the package `kubernetes` where that can be. Raises ConfigError where neither
-    is there.
+    Raises ConfigError if neither exists.
     """
     inside = (
         (SERVICE_ACCOUNT / "token").exists()
@@ -64,7 +58,7 @@ def connection_of(
         and context is None
         and "KUBECONFIG" not in environ
     )
-    if light and inside and not any(environ.get(name) for name in _PROXIES):
+    if inside and not any(environ.get(name) for name in _PROXIES):
         return _of_pod(SERVICE_ACCOUNT, environ, clock)
     return _of_package(environ.get("KUBECONFIG"), context, inside=inside)
 
@@ -76,14 +70,10 @@ def _of_pod(folder: Path, environ: Mapping[str, str], clock: Clock) -> Connectio
     token = _Token(folder / "token", clock)
     try:
         token()
-        whole = bool(host and port and authority.read_text(encoding="utf-8"))
+        if not (host and port and authority.read_text(encoding="utf-8")):
+            raise OSError(f"{_HOST}, {_PORT} or {authority} is empty")
     except OSError as error:
         raise ConfigError(f"cannot reach the Kubernetes API server: {error}; {_REMEDY}") from error
-    if not whole:
-        raise ConfigError(
-            f"cannot reach the Kubernetes API server: {_HOST}, {_PORT} or {authority} is empty; "
-            f"{_REMEDY}"
-        )
 
     pool = urllib3.PoolManager(
         num_pools=4,
@@ -104,7 +94,7 @@ class _Token:
         self._file = file
         self._clock = clock
         self._lock = threading.Lock()
-        self._read_at: float | None = None
+        self._read_at = 0.0
         self._value = ""
 
     def __call__(self) -> str:
@@ -114,17 +104,16 @@ class _Token:
         """
         with self._lock:
             now = self._clock.monotonic()
-            if self._read_at is None or now - self._read_at >= _TOKEN_SECONDS:
+            if not self._value or now - self._read_at >= _TOKEN_SECONDS:
+                self._read_at = now
                 try:
                     found = self._file.read_text(encoding="utf-8")
                     if not found:
                         raise OSError(f"{self._file} is empty")
-                except OSError:
-                    if self._read_at is None:
-                        raise
-                else:
                     self._value = f"bearer {found}"
-                self._read_at = now
+                except OSError:
+                    if not self._value:
+                        raise
             return self._value
 
 
