@@ -232,7 +232,7 @@ def test_a_released_deployment_is_nobodys(ground: Ground) -> None:
     """Our fields have no owner any more, and its pods go on."""
     ground.start("one", 2)
     ground.ready()
-    ground.rollout.unmanage("2026-01-01T00:00:00+00:00")
+    ground.rollout.annotate_unmanaged("2026-01-01T00:00:00+00:00")
     found, _ = ground.rollout.look()
     assert found is not None
     assert "fleet/unmanaged" in found["metadata"]["annotations"]

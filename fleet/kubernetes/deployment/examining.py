@@ -19,7 +19,7 @@ from fleet.kubernetes.client.object_names import (
     GROUP_LABEL,
     ObjectNames,
 )
-from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready
+from fleet.kubernetes.deployment.pod_status import exit_reason, is_gone, is_ready, refusal_of
 from fleet.kubernetes.deployment.rollout import DeploymentState
 from fleet.kubernetes.manifests.spark_objects import spark_servers
 from fleet.model import Finding, fail, ok, warn
@@ -34,46 +34,37 @@ from fleet.model import Finding, fail, ok, warn
 
 @dataclass(frozen=True, slots=True)
 class Autoscaler:
-    """Describes one HorizontalPodAutoscaler."""
+    """Describes one HorizontalPodAutoscaler, or KEDA's ScaledObject that owns it."""
 
-    name: str
+    title: str
     target: str
-    scaled_object: str | None
-    """KEDA's ScaledObject that owns it."""
+    remedy: str
+    """The command that deletes it."""
 
-    def __str__(self) -> str:
-        if self.scaled_object is not None:
-            return f"KEDA's ScaledObject {self.scaled_object} (its autoscaler {self.name})"
-        return f"the HorizontalPodAutoscaler {self.name}"
-
-    @property
-    def remedy(self) -> str:
-        """Returns the command that deletes it."""
-        if self.scaled_object is not None:
-            return f"kubectl -n NAMESPACE delete scaledobject {self.scaled_object}"
-        return f"kubectl -n NAMESPACE delete hpa {self.name}"
+    def refusal(self, group: str) -> str:
+        """Returns the refusal of a plan because of it."""
+        return (
+            f"{self.title} also scales Deployment {self.target} of group {group}. Two writers of "
+            "its replicas undo each other, and members join and leave each time; delete the "
+            f"autoscaler, or run `fleet unmanage {group}`"
+        )
 
 
 def autoscalers_of(api: Api, deployment: str) -> tuple[Autoscaler, ...]:
     """Returns the autoscalers of a Deployment."""
     found = []
+    delete = f"kubectl -n {api.namespace} delete"
     for each in api.find("HorizontalPodAutoscaler")[0]:
         target = each["spec"].get("scaleTargetRef") or {}
         if target.get("kind") != "Deployment" or target.get("name") != deployment:
             continue
-        owners = each["metadata"].get("ownerReferences") or []
-        keda = [o["name"] for o in owners if o.get("kind") == "ScaledObject"]
-        found.append(Autoscaler(each["metadata"]["name"], deployment, keda[0] if keda else None))
+        name, owners = each["metadata"]["name"], each["metadata"].get("ownerReferences") or []
+        title, remedy = f"the HorizontalPodAutoscaler {name}", f"{delete} hpa {name}"
+        for keda in (o["name"] for o in owners if o.get("kind") == "ScaledObject"):
+            title = f"KEDA's ScaledObject {keda} (its autoscaler {name})"
+            remedy = f"{delete} scaledobject {keda}"
+        found.append(Autoscaler(title, deployment, remedy))
     return tuple(found)
-
-
-def autoscaler_refusal(rival: Autoscaler, group: str) -> str:
-    """Returns the refusal of a plan because of an autoscaler."""
-    return (
-        f"{rival} also scales Deployment {rival.target} of group {group}. Two writers of its "
-        "replicas undo each other, and members join and leave each time; delete the autoscaler, "
-        f"or run `fleet unmanage {group}`"
-    )
 
 
 NEEDED: Final = (
@@ -142,10 +133,8 @@ def _fleet(
     for rival in autoscalers_of(api, deployment) if deployment else ():
         yield warn(
             "autoscaler",
-            f"{rival} also scales Deployment {deployment} of {fleet.group}",
-            f"{rival.remedy}, or `fleet unmanage {fleet.group}`".replace(
-                "NAMESPACE", api.namespace
-            ),
+            f"{rival.title} also scales Deployment {deployment} of {fleet.group}",
+            f"{rival.remedy}, or `fleet unmanage {fleet.group}`",
         )
     if fleet.worker is None:
         if deployment and api.get("Deployment", deployment) is None:
@@ -234,13 +223,11 @@ def _spark(api: Api, server: str) -> Finding:
     found = api.get("Deployment", server)
     if found is None:
         return warn("spark", f"the shared server {server} does not exist", "fleet up")
-    status = found.get("status") or {}
-    if not int(status.get("readyReplicas") or 0):
+    if not int((found.get("status") or {}).get("readyReplicas") or 0):
         problem = f"the shared server {server} is not ready"
-        conditions = status.get("conditions") or []
-        refused = [c for c in conditions if c["type"] == "ReplicaFailure" and c["status"] == "True"]
-        if refused:
+        refused = refusal_of(found)
+        if refused is not None:
             remedy = "change what refuses its pod, or runtime.spark.resources"
-            return fail("spark", f"{problem}: {refused[0].get('message')}", remedy)
+            return fail("spark", f"{problem}: {refused}", remedy)
         return warn("spark", problem, f"kubectl -n {api.namespace} logs deployment/{server}")
     return ok("spark", f"the shared server {server} is ready")

@@ -10,9 +10,10 @@ the image.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from fleet.act.runtime import RolloutStatus
@@ -26,10 +27,9 @@ from fleet.kubernetes.client.api import Api, Denied, Object, again_on_conflict
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames, pauses
 from fleet.kubernetes.deployment.adoption import Adoption
-from fleet.kubernetes.deployment.examining import autoscaler_refusal, autoscalers_of, examine
+from fleet.kubernetes.deployment.examining import autoscalers_of, examine
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, read_log, worker_of
 from fleet.kubernetes.deployment.rollout import (
-    DeploymentState,
     RegisteredTemplates,
     WorkerDeployment,
 )
@@ -46,7 +46,6 @@ from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.pod_template import CODE_KEY
 from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess
-from fleet.slots.store import Store
 from fleet.system.code import packed_code
 from fleet.system.log_files import LogPart
 
@@ -74,7 +73,7 @@ class KubernetesRuntime:
     def __init__(self, spec: FleetSpec, *, api: Api, store: LeaseStore, clock: Clock) -> None:
         self.spec = spec
         self.api = api
-        self._store = store
+        self.store = store
         self._clock = clock
         self._pods = PodInformer(api, GROUP_LABEL, clock=clock)
         self._rollouts: dict[str, WorkerDeployment] = {}
@@ -84,15 +83,10 @@ class KubernetesRuntime:
         self._packed: dict[tuple[str, str], bytes | None] = {}
         self._ensured = False
 
-    @property
-    def store(self) -> Store:
-        """Returns the store of slots."""
-        return self._store
-
     def close(self) -> None:
         """Ends the watches; workers go on."""
         self._pods.close()
-        self._store.close()
+        self.store.close()
         self.api.close()
 
     def ensure(self) -> None:
@@ -142,8 +136,8 @@ class KubernetesRuntime:
         """Above each slot that is open or held: where `replicas.max` is lowered below that, its
         owner still has to renew, to tell that it has drained, and to release.
         """
-        held = {slot.number for slot in self._store.slots(group) if slot.owner is not None}
-        return max((number + 1 for number in held | self._store.targets(group).open), default=0)
+        held = {slot.number for slot in self.store.slots(group) if slot.owner is not None}
+        return max((number + 1 for number in held | self.store.targets(group).open), default=0)
 
     def published(self, group: str, revision: str) -> str | None:
         """Returns the settings of a revision; for an edited template, those that it began from."""
@@ -225,7 +219,7 @@ class KubernetesRuntime:
         for group in sorted({groups[name] for name in names if name in groups}):
             mine = [name for name in names if groups.get(name) == group]
             there = [name for name, of in groups.items() if of == group]
-            self._store.retire(group, mine, there=there)
+            self.store.retire(group, mine, there=there)
             self._rollout_of(group).remove(mine)
 
     def restart(self, name: str) -> None:
@@ -298,7 +292,8 @@ class KubernetesRuntime:
         """
         rollout = self._rollout_of(group)
         if failed or given_up:
-            again_on_conflict(self._clock, lambda: rollout.go_back(self._is_unused(group)))
+            is_unused = partial(self._is_unused, group)
+            again_on_conflict(self._clock, lambda: rollout.go_back(is_unused))
         else:
             rollout.finish(self.spec.fleet(group), limit=_REMOVAL_SECONDS)
         self._forget_gone(group)
@@ -314,17 +309,12 @@ class KubernetesRuntime:
         def there() -> list[str]:
             return [pod["metadata"]["name"] for pod in self.api.find("Pod", selector)[0]]
 
-        self._store.keep_reports(group, there)
+        self.store.keep_reports(group, there)
 
-    def _is_unused(self, group: str) -> Callable[[str], bool]:
-        """Returns a check that no pod of a template owns a slot."""
-
-        def unused(hash_: str) -> bool:
-            pods = {p["metadata"]["name"]: hash_of(p) for p in self._rollout_of(group).pods()}
-            slots = self._store.slots(group)
-            return all(pods.get(slot.owner or "") != hash_ for slot in slots)
-
-        return unused
+    def _is_unused(self, group: str, hash_: str) -> bool:
+        """Tells whether no pod of a template owns a slot."""
+        pods = {p["metadata"]["name"]: hash_of(p) for p in self._rollout_of(group).pods()}
+        return all(pods.get(slot.owner or "") != hash_ for slot in self.store.slots(group))
 
     # --- adopted Deployments ----------------------------------------------------------------
 
@@ -363,7 +353,7 @@ class KubernetesRuntime:
         except FleetError as error:
             note = f"cannot tell whether an autoscaler also scales Deployment {name}: {error}"
             return replace(spark, notes=(*spark.notes, note))
-        against = tuple(autoscaler_refusal(each, plan.group) for each in rivals)
+        against = tuple(each.refusal(plan.group) for each in rivals)
         written = tuple(f"Deployment {name}: {each}" for each in state.external) if state else ()
         notes = (*spark.notes, *written)
         return replace(spark, notes=notes, refusals=(*against, *spark.refusals))
@@ -371,22 +361,17 @@ class KubernetesRuntime:
     def unmanage(self, group: str) -> None:
         """Gives up the ownership of all fields of the Deployment; its pods go on."""
         at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
-        self._rollout_of(group).unmanage(at)
+        self._rollout_of(group).annotate_unmanaged(at)
 
     def manage(self, group: str) -> None:
         """Removes the annotation; the next change owns the fields again."""
-        self._rollout_of(group).manage()
+        self._rollout_of(group).annotate_unmanaged(None)
 
     def examine(self) -> Iterator[Finding]:
         """Yields the findings of `fleet doctor` for the cluster and these fleets."""
-        yield from examine(self.spec, self.api, looks=self._looks())
-
-    def _looks(self) -> dict[str, tuple[DeploymentState | None, list[Object]]]:
-        found = {}
-        for each in self._managed():
-            rollout = self._rollout_of(each.group)
-            found[each.group] = (rollout.look()[1], rollout.pods())
-        return found
+        rollouts = {each.group: self._rollout_of(each.group) for each in self._managed()}
+        looks = {group: (each.look()[1], each.pods()) for group, each in rollouts.items()}
+        yield from examine(self.spec, self.api, looks=looks)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -437,7 +422,7 @@ class KubernetesRuntime:
     def _rollout_of(self, group: str) -> WorkerDeployment:
         if group not in self._rollouts:
             names = self._names(group)
-            templates = RegisteredTemplates(self._store, group, clock=self._clock)
+            templates = RegisteredTemplates(self.store, group, clock=self._clock)
             self._rollouts[group] = WorkerDeployment(
                 self.api, names, pods=self._pods, templates=templates, clock=self._clock
             )

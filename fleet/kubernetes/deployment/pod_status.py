@@ -11,10 +11,18 @@ Cost: a registry that is away for longer than that stops a roll; it goes back, a
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from fleet.errors import FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import TRANSPORT, Api, Request, message_of, path_of, transmit
+from fleet.kubernetes.client.api import (
+    TRANSPORT,
+    Api,
+    Object,
+    Request,
+    message_of,
+    path_of,
+    transmit,
+)
 from fleet.kubernetes.client.object_names import (
     CONTAINER,
     DRAINED_ANNOTATION,
@@ -60,7 +68,7 @@ def read_log(api: Api, pod: str, place: str | None = None) -> LogPart:
     last = next((stamp for stamp, _ in reversed(lines) if stamp), place)
     return LogPart(
         lines=tuple(
-            LogLine(at=time_of(_micro(stamp)), text=piece)
+            LogLine(at=time_of(stamp), text=piece)
             for stamp, text in lines
             for piece in text.splitlines() or [""]
         ),
@@ -101,7 +109,7 @@ def _lines(
 
 def _stamped(line: str) -> tuple[str, str]:
     stamp, _, rest = line.partition(" ")
-    return ("", line) if time_of(_micro(stamp)) is None else (stamp, rest)
+    return ("", line) if time_of(stamp) is None else (stamp, rest)
 
 
 def _padded(stamp: str) -> str:
@@ -109,13 +117,6 @@ def _padded(stamp: str) -> str:
     seconds, _, fraction = stamp.rstrip("Z").partition(".")
     return f"{seconds}.{fraction:0<9}"
 
-
-def _micro(stamp: str) -> str:
-    """With as many digits as Python reads."""
-    return f"{_padded(stamp)[:26]}+00:00"
-
-
-Object = dict[str, Any]
 
 GRACE: Final = 20.0
 """Seconds that a container may fail to be made before its worker counts as ill."""
@@ -152,7 +153,7 @@ def worker_of(
         restarts=int(container.get("restartCount") or 0),
         exit_reason=exit_reason(pod),
         stuck=_stuck(pod, now),
-        waits_for_node=_condition(pod, "PodScheduled").get("status") == "False",
+        waits_for_node=condition_of(pod, "PodScheduled").get("status") == "False",
         failures=_failures(container, now),
     )
 
@@ -192,13 +193,13 @@ def has_ended(pod: Object) -> bool:
 
 def is_ready(pod: Object) -> bool:
     """Tells whether the pod is Ready; only such pods are ranked by deletion cost."""
-    return _condition(pod, "Ready").get("status") == "True"
+    return condition_of(pod, "Ready").get("status") == "True"
 
 
 def exit_reason(pod: Object) -> str | None:
     """Returns why its worker does not run, or how the last one ended; None if unknown."""
     decisive = _container(pod)
-    place = _condition(pod, "PodScheduled")
+    place = condition_of(pod, "PodScheduled")
     if told := _reason(decisive):
         return told
     if place.get("status") == "False":
@@ -235,7 +236,7 @@ def _stuck(pod: Object, now: float) -> bool:
     waiting = _state(_container(pod)).get("waiting") or {}
     if waiting.get("reason") not in _CANNOT_START:
         return False
-    since = _condition(pod, "PodScheduled").get("lastTransitionTime")
+    since = condition_of(pod, "PodScheduled").get("lastTransitionTime")
     begun = since or pod["metadata"].get("creationTimestamp")
     return begun is not None and now - _seconds(begun) >= GRACE
 
@@ -276,9 +277,16 @@ def _is_well(container: Object) -> bool:
     return "running" in _state(container) or _has_succeeded(container)
 
 
-def _condition(pod: Object, kind: str) -> Object:
-    found: list[Object] = (pod.get("status") or {}).get("conditions") or []
-    return next((each for each in found if each["type"] == kind), {})
+def condition_of(found: Object, kind: str) -> Object:
+    """Returns an object's condition of this type; an empty one if it has none."""
+    conditions: list[Object] = (found.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def refusal_of(found: Object) -> str | None:
+    """Returns why the API server refuses pods of a Deployment or ReplicaSet, if it does."""
+    failure = condition_of(found, "ReplicaFailure")
+    return str(failure.get("message")) if failure.get("status") == "True" else None
 
 
 def _joined(what: str, message: object) -> str:

@@ -28,7 +28,14 @@ from fleet.kubernetes.client.object_names import (
     ObjectNames,
 )
 from fleet.kubernetes.deployment.external_writes import ExternalWrite, external_writes
-from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_leaving, is_marked
+from fleet.kubernetes.deployment.pod_status import (
+    condition_of,
+    hash_of,
+    is_gone,
+    is_leaving,
+    is_marked,
+    refusal_of,
+)
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.deployment_objects import strategy
 
@@ -165,7 +172,7 @@ def deployment_state(deployment: Object, replica_sets: Sequence[Object]) -> Depl
         sets=tuple(sets),
         is_observed=seen and newest is not None and _is_of(newest, deployment),
         is_complete=seen and counts == {replicas},
-        stalled=_stalled(status) if seen else None,
+        stalled=_stalled(deployment) if seen else None,
         external=external_writes(deployment),
     )
 
@@ -178,22 +185,14 @@ def _template_state(found: Object) -> TemplateState:
         revision=_notes(spec["template"]).get(REVISION_ANNOTATION, ""),
         replicas=int(spec.get("replicas", 1)),
         order=int((meta.get("annotations") or {}).get(_ORDER) or 0),
-        refused=_condition(found.get("status") or {}, "ReplicaFailure", "True"),
+        refused=refusal_of(found),
     )
 
 
-def _stalled(status: Object) -> str | None:
-    found = _condition(status, "Progressing", "False", reason="ProgressDeadlineExceeded")
-    return None if found is None else found.rstrip(".")
-
-
-def _condition(status: Object, kind: str, value: str, *, reason: str = "") -> str | None:
-    """Returns the message of a condition that has this value (and reason)."""
-    for each in status.get("conditions") or []:
-        has = (each["type"], each.get("status")) == (kind, value)
-        if has and reason in {"", each.get("reason")}:
-            return str(each.get("message") or each.get("reason"))
-    return None
+def _stalled(deployment: Object) -> str | None:
+    found = condition_of(deployment, "Progressing")
+    exceeded = (found.get("status"), found.get("reason")) == ("False", "ProgressDeadlineExceeded")
+    return str(found.get("message") or found["reason"]).rstrip(".") if exceeded else None
 
 
 def _is_of(replica_set: Object, deployment: Object) -> bool:
@@ -550,19 +549,13 @@ class WorkerDeployment:
         if found is not None:
             self._write(found, {"strategy": strategy(group.rollout.max_parallel)})
 
-    def unmanage(self, at: str) -> None:
-        """Gives up the ownership of all fields, with a time stamp."""
-        self._annotate(at)
-        # An empty entry makes the server forget the manager of every field.
-        self._api.merge("Deployment", self._names.deployment, {"metadata": {"managedFields": [{}]}})
-
-    def manage(self) -> None:
-        """Removes the annotation of `unmanage`."""
-        self._annotate(None)
-
-    def _annotate(self, unmanaged_since: str | None) -> None:
-        metadata = {"annotations": {UNMANAGED_ANNOTATION: unmanaged_since}}
+    def annotate_unmanaged(self, since: str | None) -> None:
+        """Gives up the ownership of all fields, with a time stamp; None removes the annotation."""
+        metadata = {"annotations": {UNMANAGED_ANNOTATION: since}}
         self._api.merge("Deployment", self._names.deployment, {"metadata": metadata})
+        if since is not None:  # an empty entry makes the server forget each field's manager
+            patch: Object = {"metadata": {"managedFields": [{}]}}
+            self._api.merge("Deployment", self._names.deployment, patch)
 
     def stop(self) -> None:
         """Removes the pods of all templates."""
