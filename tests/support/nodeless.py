@@ -42,9 +42,7 @@ class Ground:
         self._stop = threading.Event()
         self._kubelet = threading.Thread(target=self._keep, daemon=True)
         group = self.spec("a").fleets[0]
-        for each in deployment_objects.access(
-            self.names, api.namespace, slots=group.replicas.max, reports=8
-        ):
+        for each in deployment_objects.own_access(self.names, group, slots=group.replicas.max):
             api.apply(each)
         for each in deployment_objects.leases(self.names, api.namespace, group):
             api.create(each)

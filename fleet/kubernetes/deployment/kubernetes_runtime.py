@@ -43,11 +43,11 @@ from fleet.kubernetes.deployment.spark_servers import (
 from fleet.kubernetes.leases.lease_objects import FIRST
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
-from fleet.kubernetes.manifests.pod_template import CODE_KEY
 from fleet.model import Finding, Plan
 from fleet.slots import WorkerProcess
 from fleet.system.code import packed_code
 from fleet.system.log_files import LogPart
+from fleet.worker.pod_environment import CODE
 
 _KEPT_REVISIONS: Final = 12
 """More than the Deployment keeps ReplicaSets: `kubectl rollout undo` finds its settings."""
@@ -169,7 +169,7 @@ class KubernetesRuntime:
 
     def _kept_code(self, group: str, revision: str) -> bytes | None:
         found = self.api.get("ConfigMap", self._names(group).settings(revision)) or {}
-        packed = (found.get("binaryData") or {}).get(CODE_KEY)
+        packed = (found.get("binaryData") or {}).get(CODE)
         return base64.b64decode(packed) if packed else None
 
     def _forget_old(self, group: str, revision: str) -> None:

@@ -17,13 +17,14 @@ from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object, new_object
 from fleet.kubernetes.client.object_names import SPARK
-from fleet.kubernetes.manifests.pod_template import TOKEN_ENV, token_key
+from fleet.kubernetes.manifests.pod_template import token_key
 from fleet.kubernetes.manifests.spark_objects import (
     LABELS,
     image_kept,
     spark_objects,
     spark_servers,
 )
+from fleet.worker.pod_environment import SPARK_TOKEN
 
 _ENV: Final = {
     "FLEET_SPARK_MEMORY": "memory",
@@ -168,7 +169,7 @@ def _token_keys(pods: Iterable[Object]) -> Iterable[str]:
     for pod in pods:
         for container in pod["spec"].get("containers") or ():
             for each in container.get("env") or ():
-                if each["name"] == TOKEN_ENV and "valueFrom" in each:
+                if each["name"] == SPARK_TOKEN and "valueFrom" in each:
                     yield str(each["valueFrom"]["secretKeyRef"]["key"])
 
 

@@ -20,12 +20,12 @@ from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
 from fleet.kubernetes.leases.lease_objects import FIRST, watched_by
 from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.pod_template import (
-    CODE_KEY,
     Object,
     account,
     runtime_of,
     template,
 )
+from fleet.worker.pod_environment import CODE
 
 FIRST_AFTER: Final = 60
 """Seconds after which the slot targets open even if not all of its first standbys are ready."""
@@ -148,17 +148,15 @@ def budget(names: ObjectNames, group: GroupSpec) -> Object:
 
 
 def own_access(names: ObjectNames, group: GroupSpec, *, slots: int) -> list[Object]:
-    """Returns what `access` does, unless the platform made the account (`service_account`)."""
+    """Returns ServiceAccount, Role and RoleBinding of workers, for their Leases and maps.
+
+    Empty if the platform made the account (`service_account`).
+    """
     runtime = runtime_of(group)
     if runtime.service_account:
         return []
-    return access(names, runtime.namespace, slots=slots, reports=most_reports(group))
-
-
-def access(names: ObjectNames, namespace: str, *, slots: int, reports: int) -> list[Object]:
-    """Returns ServiceAccount, Role and RoleBinding of workers, for their Leases and maps."""
-    rules = worker_rules(names, slots=slots, reports=reports)
-    return account(metadata(names, namespace, names.service_account), rules)
+    rules = worker_rules(names, slots=slots, reports=most_reports(group))
+    return account(metadata(names, runtime.namespace, names.service_account), rules)
 
 
 def leases(names: ObjectNames, namespace: str, group: GroupSpec) -> list[Object]:
@@ -201,7 +199,7 @@ def settings_map(
     data = {"settings.json": _in_pod(text or settings.model_dump_json())}
     made = new_object("ConfigMap", metadata(names, namespace, name), data=data)
     if code is not None:
-        made["binaryData"] = {CODE_KEY: b64encode(code).decode()}
+        made["binaryData"] = {CODE: b64encode(code).decode()}
     return made
 
 

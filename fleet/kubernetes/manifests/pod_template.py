@@ -11,7 +11,7 @@ the worker's processes.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fleet.config.settings import WorkerSettings
@@ -28,7 +28,7 @@ from fleet.kubernetes.client.object_names import (
     ObjectNames,
 )
 from fleet.kubernetes.manifests.overlay import overlaid
-from fleet.worker.pod_environment import CODE_DIGEST
+from fleet.worker.pod_environment import CODE_DIGEST, REVISION, SPARK_TOKEN, TEMPLATE
 
 # How long a pod may take for its ends, and what its probes ask: pure functions of the spec.
 #
@@ -94,10 +94,8 @@ Object = dict[str, Any]
 
 HOME: Final = "/var/lib/fleet"
 """FLEET_HOME in a pod: an emptyDir, deleted with the pod."""
-CODE_KEY: Final = "code.tgz"
-"""Of a revision's ConfigMap: the copy of the entrypoint's code, which the worker unpacks."""
+HOMES: Final = ({"name": "FLEET_HOME", "value": HOME}, {"name": "HOME", "value": HOME})
 SETTINGS_DIR: Final = SETTINGS_PATH.rpartition("/")[0]
-TOKEN_ENV: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - PySpark's name for it
 _LONGEST_LABEL: Final = 63
 _WORKER_MB: Final = 512
 """What a worker asks for where the spec says nothing: Python, Arrow and one batch."""
@@ -124,19 +122,17 @@ def template(settings: WorkerSettings, *, names: ObjectNames) -> Object:
         **names.annotations(),
         REVISION_ANNOTATION: settings.revision,
     }
-    spec: Object = {
+    spec = pod_spec(_container(settings, runtime), runtime)
+    settings_map = {"name": names.settings(settings.revision)}
+    spec["volumes"].insert(0, {"name": "settings", "configMap": settings_map})
+    spec |= {
         "serviceAccountName": runtime.service_account or names.service_account,
         "automountServiceAccountToken": True,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(group),
         # As process 1 of its own it would not hear a SIGTERM that comes before its handler is
         # set: it would go on, take a slot, and be killed with a batch in hand.
         "shareProcessNamespace": True,
-        "securityContext": pod_security(),
-        "containers": [_container(settings, runtime)],
-        "volumes": _volumes(names, settings.revision, runtime),
     }
-    spec |= placement(runtime)
     if runtime.spread:
         spec["topologySpreadConstraints"] = _spread(names, required=runtime.spread_required)
     made = overlaid(
@@ -161,30 +157,45 @@ def account(meta: Object, rules: Sequence[Object]) -> list[Object]:
     ]
 
 
-def placement(runtime: KubernetesRuntimeSpec) -> Object:
-    """Where a pod may run and how its image is pulled: the part of its spec that says so."""
-    found: Object = {}
-    if runtime.pull_secrets:
-        found["imagePullSecrets"] = [{"name": name} for name in runtime.pull_secrets]
-    if runtime.node_selector:
-        found["nodeSelector"] = dict(runtime.node_selector)
-    if runtime.tolerations:
-        found["tolerations"] = [dict(each) for each in runtime.tolerations]
-    return found
+def pod_spec(container: Object, runtime: KubernetesRuntimeSpec) -> Object:
+    """Returns a pod of one container, as the `restricted` Pod Security Standard wants it.
 
-
-def pod_security() -> Object:
-    """What every pod of ours says: as the `restricted` Pod Security Standard wants it."""
-    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
-
-
-def container_security() -> Object:
-    """The same for every container."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+    It writes to two emptyDirs alone, and has the Secrets that the spec names.
+    """
+    secrets = sorted(runtime.mounts.items())
+    made = {
+        **container,
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            *container.get("volumeMounts", ()),
+            {"name": "home", "mountPath": HOME},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            *({"name": _volume(n), "mountPath": path, "readOnly": True} for n, path in secrets),
+        ],
     }
+    if runtime.env_from:
+        made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
+    spec: Object = {
+        "enableServiceLinks": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [made],
+        "volumes": [
+            {"name": "home", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+            *({"name": _volume(name), "secret": {"secretName": name}} for name, _ in secrets),
+        ],
+    }
+    if runtime.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in runtime.pull_secrets]
+    if runtime.node_selector:
+        spec["nodeSelector"] = dict(runtime.node_selector)
+    if runtime.tolerations:
+        spec["tolerations"] = [dict(each) for each in runtime.tolerations]
+    return spec
 
 
 def image_of(group: GroupSpec) -> str:
@@ -198,7 +209,7 @@ def image_of(group: GroupSpec) -> str:
 
 
 def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Object:
-    made: Object = {
+    return {
         "name": CONTAINER,
         "image": image_of(settings.group),
         "imagePullPolicy": runtime.pull_policy,
@@ -209,17 +220,8 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
         "resources": _resources(settings.group, runtime),
         # Its last output is the reason that a rollback names.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": container_security(),
-        "volumeMounts": [
-            {"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True},
-            {"name": "home", "mountPath": HOME},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
-            *secret_mounts(runtime.mounts.items()),
-        ],
+        "volumeMounts": [{"name": "settings", "mountPath": SETTINGS_DIR, "readOnly": True}],
     }
-    if runtime.env_from:
-        made["envFrom"] = env_from(runtime.env_from)
-    return made
 
 
 def _environment(settings: WorkerSettings) -> list[Object]:
@@ -233,12 +235,11 @@ def _environment(settings: WorkerSettings) -> list[Object]:
     env = [
         field("POD_NAME", "metadata.name"),
         field("FLEET_NAMESPACE", "metadata.namespace"),
-        field("FLEET_REVISION", f"metadata.annotations['{REVISION_ANNOTATION}']"),
-        field("FLEET_TEMPLATE_HASH", f"metadata.labels['{HASH_LABEL}']"),
+        field(REVISION, f"metadata.annotations['{REVISION_ANNOTATION}']"),
+        field(TEMPLATE, f"metadata.labels['{HASH_LABEL}']"),
         # An empty value is none on the API server, and would look like another manager's write.
         *([{"name": CODE_DIGEST, "value": settings.code_digest}] if settings.code_digest else ()),
-        {"name": "FLEET_HOME", "value": HOME},
-        {"name": "HOME", "value": HOME},
+        *HOMES,
     ]
     if worker is not None and worker.shares_spark:
         env.append(token(runtime_of(group).spark_server()))
@@ -253,7 +254,7 @@ def _environment(settings: WorkerSettings) -> list[Object]:
 def token(server: str) -> Object:
     """A shared server's token, from the Secret of all of them."""
     return {
-        "name": TOKEN_ENV,
+        "name": SPARK_TOKEN,
         "valueFrom": {"secretKeyRef": {"name": SPARK, "key": token_key(server)}},
     }
 
@@ -291,33 +292,6 @@ def with_surroundings(heap: str) -> int:
     """MiB of a JVM with this heap (as Spark writes it): metaspace, threads, Python workers."""
     megabytes = int(heap[:-1]) * (1024 if heap.endswith("g") else 1)
     return megabytes + max(384, megabytes // 4)
-
-
-def _volumes(names: ObjectNames, revision: str, runtime: KubernetesRuntimeSpec) -> list[Object]:
-    return [
-        {"name": "settings", "configMap": {"name": names.settings(revision)}},
-        {"name": "home", "emptyDir": {}},
-        {"name": "tmp", "emptyDir": {}},
-        *secret_volumes(runtime.mounts),
-    ]
-
-
-def env_from(secrets: Iterable[str]) -> list[Object]:
-    """All keys of these Secrets as variables."""
-    return [{"secretRef": {"name": name}} for name in secrets]
-
-
-def secret_volumes(names: Iterable[str]) -> list[Object]:
-    """A volume for each of these Secrets."""
-    return [{"name": _volume(name), "secret": {"secretName": name}} for name in sorted(set(names))]
-
-
-def secret_mounts(mounts: Iterable[tuple[str, str]]) -> list[Object]:
-    """Where the files of Secrets are, by (Secret, path)."""
-    return [
-        {"name": _volume(name), "mountPath": path, "readOnly": True}
-        for name, path in sorted(mounts)
-    ]
 
 
 def _volume(secret: str) -> str:

@@ -26,18 +26,13 @@ from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import new_object
 from fleet.kubernetes.client.object_names import MANAGED_LABEL, MANAGER, SPARK
 from fleet.kubernetes.manifests.pod_template import (
-    HOME,
+    HOMES,
     Object,
     account,
-    container_security,
-    env_from,
     field,
     image_of,
-    placement,
-    pod_security,
+    pod_spec,
     runtime_of,
-    secret_mounts,
-    secret_volumes,
     token,
     token_key,
     with_surroundings,
@@ -98,23 +93,19 @@ def _objects(name: str, sharing: Sequence[GroupSpec], image: str | None) -> list
     ]
 
 
-def has_executors(spec: FleetSpec) -> bool:
-    """Tells whether a server of these fleets has executors that are pods."""
-    return any(runtime_of(f).spark.executors for f in spec.fleets if shares_spark(f))
-
-
 def _account(spec: FleetSpec) -> list[Object]:
     """Returns the account of servers with executors, unless the platform makes accounts.
 
     Its Role cannot say which pods a server, and its code, may create; the chart's policy can.
     """
-    made_by_fleet = any(not runtime_of(f).service_account for f in spec.fleets if shares_spark(f))
-    if not has_executors(spec) or not made_by_fleet:
+    runtimes = [runtime_of(each) for each in spec.fleets if shares_spark(each)]
+    made_by_fleet = any(not each.service_account for each in runtimes)
+    if not any(each.spark.executors for each in runtimes) or not made_by_fleet:
         return []
-    namespace = next(runtime_of(f).namespace for f in spec.fleets if shares_spark(f))
     verbs = ["get", "list", "watch", "create", "delete", "deletecollection"]
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": verbs}
-    return account({"name": SPARK, "namespace": namespace, "labels": dict(LABELS)}, [rule])
+    meta = {"name": SPARK, "namespace": runtimes[0].namespace, "labels": dict(LABELS)}
+    return account(meta, [rule])
 
 
 def image_kept(found: Object | None, sharing: Sequence[GroupSpec]) -> str | None:
@@ -146,7 +137,8 @@ def _server(group: GroupSpec) -> Any:
 
 
 def _server_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:
-    made = _pod(_server_container(server, runtime, image), runtime)
+    made = pod_spec(_server_container(server, runtime, image), runtime)
+    made["automountServiceAccountToken"] = False
     if runtime.spark.executors is not None:
         made["serviceAccountName"] = SPARK
         made["automountServiceAccountToken"] = True
@@ -161,36 +153,13 @@ def _executor_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Ob
         "image": image,
         "imagePullPolicy": runtime.pull_policy,
         "command": ["python3", "-m", "fleet.act.spark_server"],  # Spark adds `executor`
-        "env": _homes(),
+        "env": list(HOMES),
     }
-    made = _pod(container, runtime)
+    made = pod_spec(container, runtime)
+    made["automountServiceAccountToken"] = False
     _add_secret(made, server)
     labels = {**LABELS, "app.kubernetes.io/name": EXECUTOR, _INSTANCE: server}
     return new_object("Pod", {"namespace": runtime.namespace, "labels": labels}, spec=made)
-
-
-def _pod(container: Object, runtime: KubernetesRuntimeSpec) -> Object:
-    """A pod of this container with the fleets' Secrets, which read Kafka by them [11]."""
-    container["securityContext"] = container_security()
-    container["volumeMounts"] = [
-        {"name": "home", "mountPath": HOME},
-        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
-        *secret_mounts(runtime.mounts.items()),
-    ]
-    if runtime.env_from:
-        container["envFrom"] = env_from(runtime.env_from)
-    return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": pod_security(),
-        "containers": [container],
-        "volumes": [
-            {"name": "home", "emptyDir": {}},
-            {"name": "tmp", "emptyDir": {}},
-            *secret_volumes(runtime.mounts),
-        ],
-        **placement(runtime),
-    }
 
 
 def _add_secret(pod: Object, server: str) -> None:
@@ -203,10 +172,6 @@ def _add_secret(pod: Object, server: str) -> None:
     )
 
 
-def _homes() -> list[Object]:
-    return [{"name": "FLEET_HOME", "value": HOME}, {"name": "HOME", "value": HOME}]
-
-
 def _server_container(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:
     spark = runtime.spark
     memory = with_surroundings(spark.memory)
@@ -217,7 +182,7 @@ def _server_container(server: str, runtime: KubernetesRuntimeSpec, image: str) -
         "imagePullPolicy": runtime.pull_policy,
         "command": ["python3", "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{PORT}"],
         "env": [
-            *_homes(),
+            *HOMES,
             {"name": "FLEET_SPARK_MEMORY", "value": spark.memory},
             {"name": MASTER_ENV, "value": spark.master if spark.executors is None else _SCHEDULER},
             token(server),
