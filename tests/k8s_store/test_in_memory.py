@@ -10,7 +10,7 @@ import pytest
 
 from fleet.clock import ManualClock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import BRISK, COOL, LEASE, Api, Conflict, Silent
+from fleet.kubernetes.client.api import BRISK, LEASE, Api, Conflict, Silent
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend
@@ -465,7 +465,7 @@ def test_nobody_answers(shelf):
     with pytest.raises(Unreachable):
         shelf.api.get(LEASE, TARGETS)
     assert (len(shelf.server.requests), shelf.clock.monotonic()) == (before, at)
-    shelf.clock.sleep(COOL)
+    shelf.clock.sleep(BRISK.cool)
     assert shelf.api.get(LEASE, TARGETS) is not None
     assert shelf.api.answering_since() == shelf.clock.monotonic()
 

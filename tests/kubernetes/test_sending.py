@@ -14,7 +14,7 @@ import yaml
 from fleet.clock import ManualClock, SystemClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import (
-    LONGEST_WAIT,
+    PATIENT,
     Api,
     Denied,
     Missing,
@@ -176,7 +176,7 @@ def test_the_wait_ends() -> None:
     inner.missing = 10_000
     with pytest.raises(Unreachable):
         store.targets("orders")
-    assert inner.asked <= LONGEST_WAIT + 3
+    assert inner.asked <= PATIENT.grace + 3
 
 
 @pytest.mark.parametrize(

@@ -47,35 +47,28 @@ WATCH_SILENCE: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How long a client waits for a server that is away."""
+    """How long a client waits for a server that is away.
 
-    first: float
+    The defaults are a manager's: an upgrade of the control plane may take that long.
+    """
+
+    first: float = 10.0
     """Seconds that a call may take with its repeats before the server has answered once."""
-    grace: float
+    grace: float = 90.0
     """The same later."""
-    connect: float
-    answer: float
+    connect: float = 5.0
+    answer: float = 20.0
     """Seconds that one attempt waits for a connection, for an answer."""
-    longest_pause: float
-    cool: float
+    longest_pause: float = 3.0
+    cool: float = 0.0
     """Seconds without an attempt after a call without an answer; 0: each call tries."""
-    again: bool
+    again: bool = True
     """Whether writes that compare are repeated: the caller decides anew at a conflict."""
-    agent: str
+    agent: str = MANAGER
     """User-Agent, and field manager of writes."""
 
 
-PATIENT: Final = Retries(
-    first=10.0,
-    grace=90.0,
-    connect=5.0,
-    answer=20.0,
-    longest_pause=3.0,
-    cool=0.0,
-    again=True,
-    agent=MANAGER,
-)
-"""A manager's: an upgrade of the control plane may take that long."""
+PATIENT: Final = Retries()
 BRISK: Final = Retries(
     first=4.0,
     grace=4.0,
@@ -87,9 +80,6 @@ BRISK: Final = Retries(
     agent="fleet-slots",
 )
 """The slot store's."""
-LONGEST_WAIT: Final = PATIENT.grace
-GRACE: Final = BRISK.grace
-COOL: Final = BRISK.cool
 LOOK: Final = 2.0
 """Seconds for a look at what became of a write without an answer."""
 _PROBE: Final = 1.0

@@ -23,7 +23,7 @@ from typing import Final
 
 from fleet.clock import Clock
 from fleet.errors import Unreachable
-from fleet.kubernetes.client.api import GRACE, Api, Denied, Gone, Object, Watching
+from fleet.kubernetes.client.api import BRISK, Api, Denied, Gone, Object, Watching
 from fleet.system.closing import Closing
 
 _SECONDS: Final = (300, 600)
@@ -106,7 +106,7 @@ class Informer(Closing):
         """
         with self._moved:
             settled = self._moved.wait_for(
-                lambda: self._listed or self._denied or self.stopped.is_set(), GRACE
+                lambda: self._listed or self._denied or self.stopped.is_set(), BRISK.grace
             )
             if not settled or not self._listed:
                 raise Unreachable(f"no {self.kind} could be read yet: {self._why}")

@@ -36,6 +36,10 @@ HASH_LABEL: Final = "pod-template-hash"
 COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"
 SPARK: Final = SPARK_SERVER
 """Name label of all shared Connect servers, and the Secret of their tokens."""
+CHILDREN: Final = ("Deployment", "PodDisruptionBudget", "Lease", "ConfigMap")
+"""Kinds of a fleet's objects, in the order of their deletion."""
+ACCESS: Final = ("RoleBinding", "Role", "ServiceAccount")
+"""Kinds that Fleet makes too unless `runtime.service_account` names an account."""
 CONTAINER: Final = "worker"
 SETTINGS_PATH: Final = "/etc/fleet/settings.json"
 

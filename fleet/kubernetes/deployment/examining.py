@@ -14,6 +14,7 @@ from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.slugs import k8s_slug
 from fleet.kubernetes.client.api import Api, Object
 from fleet.kubernetes.client.object_names import (
+    ACCESS,
     CLUSTER_LABEL,
     GROUP_ANNOTATION,
     GROUP_LABEL,
@@ -77,10 +78,7 @@ NEEDED: Final = (
     ("HorizontalPodAutoscaler", ("list",)),
 )
 """Permissions of a manager in its namespace."""
-FOR_ACCOUNTS: Final = tuple(
-    (kind, ("create", "patch", "list", "delete"))
-    for kind in ("ServiceAccount", "Role", "RoleBinding")
-)
+FOR_ACCOUNTS: Final = tuple((kind, ("create", "patch", "list", "delete")) for kind in ACCESS)
 """Permissions if a fleet names no `runtime.service_account`, so that the manager makes one."""
 
 Deployments = Mapping[str, tuple[DeploymentState | None, list[Object]]]

@@ -16,7 +16,6 @@ Fields = Mapping[str, Any]
 
 _OURS: Final = frozenset({MANAGER, "kube-controller-manager"})
 """Field managers that write a Deployment for Fleet: itself, and the Deployment's controller."""
-_SCALE: Final = "scale"
 _NOTES: Final = "template.metadata.annotations"
 """No setting of Fleet's: `kubectl rollout restart` writes here."""
 _MOST: Final = 4
@@ -46,7 +45,9 @@ def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
     Empty if Fleet never applied the object, or gave it up.
     """
     entries = found["metadata"].get("managedFields") or ()
-    ours = [each for each in entries if each.get("manager") in _OURS and not _is_scale(each)]
+    # Through /scale write `kubectl scale` and autoscalers.
+    by_us = [each for each in entries if each.get("manager") in _OURS]
+    ours = [each for each in by_us if each.get("subresource") != "scale"]
     if not any(each.get("manager") == MANAGER for each in ours):
         return ()
     owned = {path for each in ours for path in _spec_paths(each)}
@@ -60,11 +61,6 @@ def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
             manager, at = str(each.get("manager")), str(each.get("time") or "")
             writes.append(ExternalWrite(manager=manager, at=at, fields=taken))
     return tuple(writes)
-
-
-def _is_scale(entry: Fields) -> bool:
-    """Tells whether it was written through /scale: kubectl scale, or an autoscaler."""
-    return entry.get("subresource") == _SCALE
 
 
 def _spec_paths(entry: Fields) -> Iterator[str]:

@@ -25,14 +25,11 @@ from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Denied, Object, again_on_conflict
 from fleet.kubernetes.client.informer import PodInformer
-from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames, pauses
+from fleet.kubernetes.client.object_names import ACCESS, CHILDREN, GROUP_LABEL, ObjectNames, pauses
 from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.examining import autoscalers_of, examine
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, read_log, worker_of
-from fleet.kubernetes.deployment.rollout import (
-    RegisteredTemplates,
-    WorkerDeployment,
-)
+from fleet.kubernetes.deployment.rollout import RegisteredTemplates, WorkerDeployment
 from fleet.kubernetes.deployment.spark_servers import (
     delete_servers,
     delete_unused,
@@ -51,15 +48,6 @@ from fleet.worker.pod_environment import CODE
 
 _KEPT_REVISIONS: Final = 12
 """More than the Deployment keeps ReplicaSets: `kubectl rollout undo` finds its settings."""
-_PURGED: Final = (
-    "Deployment",
-    "PodDisruptionBudget",
-    "Lease",
-    "ConfigMap",
-    "RoleBinding",
-    "Role",
-    "ServiceAccount",
-)
 _REMOVAL_SECONDS: Final = 180.0
 _SLACK_SECONDS: Final = 60.0
 """What `down` allows beyond a pod's own grace, for a busy node."""
@@ -110,12 +98,8 @@ class KubernetesRuntime:
     def publish(self, group: str, revision: str, settings: str) -> None:
         """Stores a revision's settings and code, and creates all other objects of its workers."""
         known = settings_from(settings)
-        if (group, revision) in self._packed:
-            packed = self._packed[group, revision]
-        else:
-            packed = self._kept_code(group, revision)
-        names = self._names(group)
-        namespace = self.api.namespace
+        packed = self._packed.get((group, revision)) or self._kept_code(group, revision)
+        names, namespace = self._names(group), self.api.namespace
         slots = max(deployment_objects.most_slots(known.group), self._most_held(group))
         for each in deployment_objects.own_access(names, known.group, slots=slots):
             self.api.apply(each)
@@ -402,7 +386,7 @@ class KubernetesRuntime:
     def purge(self) -> tuple[str, ...]:
         """Deletes all objects of these fleets after `down`; a Secret of the user stays."""
         for each in self._managed():
-            for kind in _PURGED:
+            for kind in (*CHILDREN, *ACCESS):
                 for found in self.api.find(kind, self._names(each.group).of_group)[0]:
                     self.api.delete(kind, found["metadata"]["name"])
         self.api.delete("ConfigMap", pauses(self.spec.cluster.name))

@@ -16,7 +16,7 @@ from fleet.config.spec import FleetSpec
 from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object, new_object
-from fleet.kubernetes.client.object_names import SPARK
+from fleet.kubernetes.client.object_names import ACCESS, SPARK
 from fleet.kubernetes.manifests.pod_template import token_key
 from fleet.kubernetes.manifests.spark_objects import (
     LABELS,
@@ -31,7 +31,6 @@ _ENV: Final = {
     "FLEET_SPARK_MASTER": "master",
     "FLEET_SPARK_EXECUTORS": "executors",
 }
-_RIGHTS: Final = {"RoleBinding", "Role", "ServiceAccount"}
 _LABELLED: Final = ",".join(f"{key}={value}" for key, value in LABELS.items())
 _UNUSED_SECONDS: Final = 3600.0
 """Age from which a server that no pod uses is deleted: its fleet's first pods may be late."""
@@ -86,7 +85,7 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
         except Unreachable:
             raise
         except FleetError as error:
-            if each["kind"] not in _RIGHTS:
+            if each["kind"] not in ACCESS:
                 raise
             raise Refused(
                 f"Spark servers with executors need {each['kind']} {SPARK}, which this login "
@@ -153,7 +152,7 @@ def purge_spark(spec: FleetSpec, api: Api) -> tuple[str, ...]:
     if not spark_servers(spec) or api.find("Deployment", _LABELLED)[0]:
         return ()
     for each in reversed(spark_objects(spec)):
-        if each["kind"] in _RIGHTS:
+        if each["kind"] in ACCESS:
             api.delete(each["kind"], SPARK)
     found = api.get("Secret", SPARK)
     if found is None:

@@ -51,15 +51,7 @@ from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.answers import answer_between
 from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
 from fleet.model import TopicPartition
-from fleet.slots import (
-    Change,
-    ChangeState,
-    Pause,
-    Phase,
-    Slot,
-    StoppedPartition,
-    WorkerReport,
-)
+from fleet.slots import Change, ChangeState, Pause, Phase, Slot, StoppedPartition, WorkerReport
 from fleet.slots.backend import (
     Entry,
     Key,

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from fleet.clock import Clock
 from fleet.errors import Damaged, Unreachable
-from fleet.kubernetes.client.api import LEASE, LONGEST_WAIT, Api, Denied, Missing, Object
+from fleet.kubernetes.client.api import LEASE, PATIENT, Api, Denied, Missing, Object
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import LeaseBackend
@@ -65,7 +65,7 @@ class PatientStore:
                 except (Missing, Damaged):
                     raise
                 except Unreachable as error:
-                    grace = _ROLES if isinstance(error, Denied) else LONGEST_WAIT
+                    grace = _ROLES if isinstance(error, Denied) else PATIENT.grace
                     late = self._clock.monotonic() - began >= grace
                     if late or not self._answered or name in _ONCE:
                         raise

@@ -19,12 +19,7 @@ from fleet.kubernetes.client.api import new_object
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
 from fleet.kubernetes.leases.lease_objects import FIRST, watched_by
 from fleet.kubernetes.leases.lease_store import worker_rules
-from fleet.kubernetes.manifests.pod_template import (
-    Object,
-    account,
-    runtime_of,
-    template,
-)
+from fleet.kubernetes.manifests.pod_template import Object, account, runtime_of, template
 from fleet.worker.pod_environment import CODE
 
 FIRST_AFTER: Final = 60

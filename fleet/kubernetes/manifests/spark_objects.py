@@ -15,12 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fleet.act.spark_server import (
-    EXECUTOR_POD_ENV,
-    EXECUTORS_ENV,
-    MASTER_ENV,
-    SECRET_FILE,
-)
+from fleet.act.spark_server import EXECUTOR_POD_ENV, EXECUTORS_ENV, MASTER_ENV, SECRET_FILE
 from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.api import new_object

@@ -20,31 +20,21 @@ from fleet.clock import Clock
 from fleet.decide.refusals import pause_refusal, wait_left
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Object, again_on_conflict, new_object
-from fleet.kubernetes.client.object_names import GROUP_LABEL, SLOT_LABEL, ObjectNames
+from fleet.kubernetes.client.object_names import (
+    ACCESS,
+    CHILDREN,
+    GROUP_LABEL,
+    SLOT_LABEL,
+    ObjectNames,
+)
 from fleet.kubernetes.manifests.pod_template import runtime_of
-from fleet.kubernetes.operator.resource import (
-    FINALIZER,
-    KIND,
-    DeclaredFleet,
-    cluster_text,
-    spec_of,
-)
-from fleet.kubernetes.operator.status import (
-    FleetView,
-    PassOutcome,
-    news_of,
-    status_of,
-    timestamp,
-)
+from fleet.kubernetes.operator.resource import FINALIZER, KIND, DeclaredFleet, cluster_text, spec_of
+from fleet.kubernetes.operator.status import FleetView, PassOutcome, news_of, status_of, timestamp
 from fleet.manager.cycle import Fleet
 from fleet.model import Plan, ReceiptResult
 from fleet.slots import Change, ChangeState
 from fleet.text import duration
 
-CHILDREN: Final = ("Deployment", "PodDisruptionBudget", "Lease", "ConfigMap")
-"""Kinds of a fleet's objects, in the order of their deletion."""
-_ACCESS: Final = ("RoleBinding", "Role", "ServiceAccount")
-"""Kinds that Fleet makes too unless `runtime.service_account` names an account."""
 _STATUS_EVERY: Final = 60.0
 """Seconds between two writes of the status if only the lag changes."""
 _SOON: Final = 5.0
@@ -213,7 +203,7 @@ class Reconciler:
     def _children(self, fleet: Fleet, group: str) -> Iterator[tuple[str, Object]]:
         selector = ObjectNames(fleet.spec.cluster.name, group).of_group
         made_by_others = runtime_of(fleet.group(group)).service_account
-        for kind in CHILDREN if made_by_others else (*CHILDREN, *_ACCESS):
+        for kind in CHILDREN if made_by_others else (*CHILDREN, *ACCESS):
             for found in self._api.find(kind, selector)[0]:
                 yield kind, found
 
@@ -262,7 +252,7 @@ class Reconciler:
 
     def _leave_workers(self, declared: DeclaredFleet) -> None:
         """Gives the children up; neither Kafka nor the cluster's file has to be there."""
-        for kind in (*CHILDREN, *_ACCESS):
+        for kind in (*CHILDREN, *ACCESS):
             try:
                 children = self._api.find(kind, GROUP_LABEL)[0]
             except Unreachable:

@@ -131,13 +131,13 @@ def _receipt(receipt: Receipt) -> Object:
 def _conditions(
     declared: DeclaredFleet, view: FleetView | None, outcome: PassOutcome, now: float
 ) -> list[Object]:
-    running = view is not None and view.change is not None
-    running = running and view.change.state is ChangeState.RUNNING  # type: ignore[union-attr]
+    change = None if view is None else view.change
+    running = change is not None and change.state is ChangeState.RUNNING
     told = {"reason": outcome.reason, "message": _cut(outcome.message)}
     wanted = (
         {"type": READY, **_ready(view, outcome)},
-        {"type": RECONCILING, "status": _word(outcome.reconciling or running), **told},
-        {"type": STALLED, "status": _word(outcome.stalled), **told},
+        {"type": RECONCILING, "status": str(outcome.reconciling or running), **told},
+        {"type": STALLED, "status": str(outcome.stalled), **told},
     )
     before = {each["type"]: each for each in declared.status.get("conditions") or ()}
     made = []
@@ -157,12 +157,8 @@ def _ready(view: FleetView | None, outcome: PassOutcome) -> dict[str, str]:
     if outcome.stalled or view is None or (outcome.reconciling and not view.targets.version):
         return {"status": "False", **told}
     count = f"{view.ready} of {len(view.open)} open slots have a ready worker"
-    status = _word(view.ready == len(view.open))
+    status = str(view.ready == len(view.open))
     return {"status": status, "reason": "Slots", "message": count}
-
-
-def _word(value: bool) -> str:
-    return "True" if value else "False"
 
 
 def _cut(text: str) -> str:
