@@ -195,6 +195,7 @@ class Api(Closing):
     ) -> None:
         self.namespace = namespace
         self.connection = connection
+        self.host = connection.host
         self.writes = WriteLog(clock)
         """Of Leases alone: that others are stored says nothing of renewals."""
         self._retries = retries
@@ -207,11 +208,6 @@ class Api(Closing):
     def brisk(self) -> "Api":
         """Returns the same server and namespace with the slot store's policy."""
         return Api(self.connection, namespace=self.namespace, clock=self._clock, retries=BRISK)
-
-    @property
-    def host(self) -> str:
-        """Returns the server's address."""
-        return self.connection.host
 
     def close(self) -> None:
         """Closes its connections."""

@@ -63,8 +63,8 @@ class Informer(Closing):
         self._narrowed: tuple[str, frozenset[str]] | None = None
         """A label and its values that objects must have besides."""
         self._hidden: dict[str, Object] = {}
-        self._whole = True
-        """Whether the last list had no such condition, and none was set since."""
+        self.is_whole = True
+        """Whether the selector hides nothing: the last list was not narrowed, nor was it since."""
         self._moved = threading.Condition()
         self._known: dict[str, Object] = {}
         """By name, as the list and the watch brought them."""
@@ -124,11 +124,6 @@ class Informer(Closing):
             fresh = self.clock.monotonic() - self._heard_at <= _FRESH * self.silence
             return self._shown() if known and fresh else None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing that the selector takes is hidden."""
-        return self._whole
-
     def hidden(self, name: str) -> Object | None:
         """Returns an object as it was when it left the narrowed selection; do not change it."""
         return self._hidden.get(name)
@@ -170,7 +165,7 @@ class Informer(Closing):
             if narrowed == self._narrowed:
                 return
             self._narrowed, self.silence = narrowed, silence
-            self._whole = self._whole and narrowed is None
+            self.is_whole = self.is_whole and narrowed is None
             self._written = {n: w for n, w in self._written.items() if self._takes(w[0])}
             self._since, self._known_since, self._stands = "", None, False
             self._why = "it is listed anew"
@@ -229,7 +224,9 @@ class Informer(Closing):
                     continue
                 stood = False
             except Exception as error:  # noqa: BLE001 - the last known state stays; it is retried
-                self._refused(error)
+                with self._moved:
+                    self._why, self._denied = str(error), isinstance(error, Denied)
+                    self._moved.notify_all()
                 self.stopped.wait(away * random.uniform(0.75, 1.25))
                 away = min(2 * away, _LONGEST_PAUSE)
                 continue
@@ -239,11 +236,6 @@ class Informer(Closing):
             self._why = "its watches end as soon as they have begun"
             self.stopped.wait(vain * random.uniform(0.75, 1.25))
             vain = min(2 * vain, _LONGEST_PAUSE)
-
-    def _refused(self, error: Exception) -> None:
-        with self._moved:
-            self._why, self._denied = str(error), isinstance(error, Denied)
-            self._moved.notify_all()
 
     def _list(self) -> None:
         began, query = self.clock.monotonic(), self._query()
@@ -261,7 +253,7 @@ class Informer(Closing):
                 return
             if self._narrowed is not None:
                 self._hidden |= self._known
-            self._whole = self._narrowed is None
+            self.is_whole = self._narrowed is None
             self._known = {found["metadata"]["name"]: found for found in items}
             listed = {_name_and_version(found) for found in items}
             self._written = {

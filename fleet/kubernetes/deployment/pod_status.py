@@ -31,6 +31,7 @@ from fleet.kubernetes.client.object_names import (
 )
 from fleet.slots import STEADY_SECONDS, WorkerProcess
 from fleet.system.log_files import LogLine, LogPart, time_of
+from fleet.worker.pod_environment import MARK
 
 # The log of a pod, read on from where one was.
 #
@@ -140,12 +141,13 @@ def worker_of(
     templates: the revision by pod-template-hash, of those that a manager rendered; a pod of
     another template is a revision of its own, `<revision>~<hash>` [22].
     """
-    meta = pod["metadata"]
+    meta, known = pod["metadata"], hash_of(pod)
+    told = (meta.get("annotations") or {}).get(REVISION_ANNOTATION, "")
     container = _container(pod)
     return WorkerProcess(
         name=meta["name"],
         group=group,
-        revision=revision_of(pod, templates),
+        revision=templates.get(known) or (f"{told}{MARK}{known}" if known else told),
         wanted=not is_leaving(pod),
         running=container.get("name") == CONTAINER
         and "running" in _state(container)
@@ -156,14 +158,6 @@ def worker_of(
         waits_for_node=condition_of(pod, "PodScheduled").get("status") == "False",
         failures=_failures(container, now),
     )
-
-
-def revision_of(pod: Object, templates: Mapping[str, str]) -> str:
-    """Returns the pod's revision: plain for a registered template, else raw."""
-    meta = pod["metadata"]
-    known = hash_of(pod)
-    told = (meta.get("annotations") or {}).get(REVISION_ANNOTATION, "")
-    return templates.get(known) or (f"{told}~{known}" if known else told)
 
 
 def hash_of(pod: Object) -> str:

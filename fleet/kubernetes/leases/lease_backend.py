@@ -65,7 +65,6 @@ from fleet.slots.backend import (
     partition_key,
 )
 from fleet.slots.codec import as_json, from_json
-from fleet.slots.evidence import WriteLog
 from fleet.slots.sqlite import DecodeCache
 from fleet.slots.store import edit_object, write_attempts
 
@@ -123,7 +122,7 @@ class Reports:
 
     def read(self, names: ObjectNames) -> dict[str, WorkerReport]:
         """Returns the reports by worker."""
-        found = self._places(names, self._leases(names.group, False))
+        found = self._found(names, fresh=False)
         told = (self._decoded.of(name, each, objects.report_from) for name, each in found.items())
         return {report.worker: report for report in told if report is not None}
 
@@ -144,17 +143,14 @@ class Reports:
 
         living: called once the reports are read, so that no worker that reports is younger.
         """
-        found = self._places(names, self._leases(names.group, True))
-        kept = living()
-        gone = [
-            each for each in found.values() if (objects.holder_of(each) or "") not in {"", *kept}
-        ]
-        return sum(self._free(each) for each in gone)
+        found = self._found(names, fresh=True).values()
+        kept = {None, *living()}
+        return sum(self._free(each) for each in found if objects.holder_of(each) not in kept)
 
     def forget(self, names: ObjectNames, worker: str) -> int:
         """Frees the Lease of a worker that was removed."""
-        found = self._places(names, self._leases(names.group, True))
-        return sum(self._free(each) for each in found.values() if objects.holder_of(each) == worker)
+        found = self._found(names, fresh=True).values()
+        return sum(self._free(each) for each in found if objects.holder_of(each) == worker)
 
     def _free(self, found: Object) -> bool:
         with contextlib.suppress(Conflict):  # it reports, or another worker does there
@@ -165,7 +161,7 @@ class Reports:
 
     def _find(self, names: ObjectNames, worker: str, *, fresh: bool) -> Object:
         """Returns the Lease for a worker's reports: its own, a free one, or the most silent."""
-        found = self._places(names, self._leases(names.group, fresh))
+        found = self._found(names, fresh=fresh)
         by_holder = {objects.holder_of(each): each for each in found.values()}
         if worker in by_holder:
             return by_holder[worker]
@@ -184,8 +180,9 @@ class Reports:
             )
         return found[oldest]
 
-    def _places(self, names: ObjectNames, found: Mapping[str, Object]) -> dict[str, Object]:
-        prefix = f"{names.slug}-report-"
+    def _found(self, names: ObjectNames, *, fresh: bool) -> dict[str, Object]:
+        """Returns the Leases for reports by name."""
+        found, prefix = self._leases(names.group, fresh), f"{names.slug}-report-"
         return {name: each for name, each in sorted(found.items()) if name.startswith(prefix)}
 
 
@@ -332,6 +329,7 @@ class LeaseBackend:
     ) -> None:
         self.cluster = cluster
         self.api = api
+        self.writes = api.writes
         self.view: Informer | None = None
         """A worker's watch of its group."""
         self.maps = ConfigMaps(api, cluster=cluster, worker=worker is not None)
@@ -353,11 +351,6 @@ class LeaseBackend:
         self._slots: DecodeCache[Object, Slot] = DecodeCache(is_)
         self._followed: dict[str, Informer] = {}
         """By group: a worker's own, and those that a manager changes."""
-
-    @property
-    def writes(self) -> WriteLog:
-        """Returns this process's record of Lease writes."""
-        return self.api.writes
 
     @property
     def reads_cache(self) -> bool:
@@ -408,7 +401,7 @@ class LeaseBackend:
             if found is None:
                 return None
             slot = objects.slot_from(found, key.group, key.number)
-            return Entry(self._shown(slot, self._templates_for(slot)), found)
+            return Entry(self._shown(slot), found)
         found = self._lease_named(key.group, names.change, fresh=fresh)
         return None if found is None else Entry(objects.change_from(found), found)
 
@@ -515,13 +508,10 @@ class LeaseBackend:
 
     # --- raw and published revisions ----------------------------------------------------------
 
-    def _templates_for(self, slot: Slot) -> SlotTargetsLease:
+    def _shown(self, slot: Slot, targets: SlotTargetsLease | None = None) -> Slot:
         if self._own is not None or slot.revision is None:
-            return SlotTargetsLease.empty(slot.group)
-        return self.targets_lease(slot.group)
-
-    def _shown(self, slot: Slot, targets: SlotTargetsLease) -> Slot:
-        return slot if self._own is not None else targets.templates.for_manager(slot)
+            return slot
+        return (targets or self.targets_lease(slot.group)).templates.for_manager(slot)
 
     def _shown_targets(self, lease: SlotTargetsLease) -> SlotTargetsRecord:
         if self._own is None:
@@ -535,11 +525,9 @@ class LeaseBackend:
         """Stores `value` unless it changed; only a manager creates a group's objects."""
         if isinstance(value, SlotTargetsRecord):
             return self._swap_targets(key.group, value, seen)
-        found = None if seen is None else seen.version
-        assert found is None or isinstance(found, dict)
         if isinstance(value, Slot):
-            return self._swap_slot(value, seen, found)
-        return self._swap_change(value, seen, found)
+            return self._swap_slot(value, seen)
+        return self._swap_change(value, seen)
 
     def _swap_targets(
         self, group: str, record: SlotTargetsRecord, seen: Entry | None
@@ -572,36 +560,33 @@ class LeaseBackend:
             stored = self.store(objects.with_targets(base, wanted))
         return self._shown_targets(self._decoded_targets((stored, answers), group))
 
-    def _swap_slot(self, slot: Slot, seen: Entry | None, found: Object | None) -> Slot:
-        names = self.names(slot.group)
-        if found is None:
+    def _swap_slot(self, slot: Slot, seen: Entry | None) -> Slot:
+        names, now = self.names(slot.group), self._clock.now()
+        if seen is None:
             wanted = objects.blank(LEASE, names.slot(slot.number), names)
         else:
-            wanted = self._with_slot(found, slot, seen)
-        stored = objects.slot_from(self.store(wanted), slot.group, slot.number)
-        return self._shown(stored, self._templates_for(stored))
+            assert isinstance(seen.version, dict)
+            assert isinstance(seen.value, Slot)
+            if slot.revision == seen.value.revision:  # as it is stored, raw
+                before = objects.slot_from(seen.version, slot.group, slot.number)
+                slot = replace(slot, revision=before.revision)
+            wanted = objects.with_slot(seen.version, slot, now=now, lease=self._lease)
+        return self._shown(objects.slot_from(self.store(wanted), slot.group, slot.number))
 
-    def _swap_change(self, change: Change, seen: Entry | None, found: Object | None) -> Change:
-        names = self.names(change.group)
-        last = None if seen is None else seen.value
-        if isinstance(last, Change) and is_new_change(last, change):
-            self.maps.archive(names, last)
-        base = found or objects.blank(LEASE, names.change, names)
-        now = self._clock.now()
+    def _swap_change(self, change: Change, seen: Entry | None) -> Change:
+        names, now = self.names(change.group), self._clock.now()
+        base: object = objects.blank(LEASE, names.change, names)
+        if seen is not None:
+            base = seen.version
+            if isinstance(seen.value, Change) and is_new_change(seen.value, change):
+                self.maps.archive(names, seen.value)
+        assert isinstance(base, dict)
         self.store(objects.with_change(base, change, now=now, lease=self._lease))
         if change.state is ChangeState.RUNNING:
             self.follow(change.group)
         else:
             self.unfollow(change.group)
         return change
-
-    def _with_slot(self, base: Object, slot: Slot, seen: Entry | None) -> Object:
-        before = objects.slot_from(base, slot.group, slot.number)
-        assert seen is not None
-        assert isinstance(seen.value, Slot)
-        if slot.revision == seen.value.revision:  # as it is stored, raw
-            slot = replace(slot, revision=before.revision)
-        return objects.with_slot(base, slot, now=self._clock.now(), lease=self._lease)
 
     def edit_lease(
         self, group: str, name: str, edit: Edit, *, new: Object | None = None
