@@ -1,6 +1,5 @@
 """A namespace of an API server, and the two views of a fleet in it."""
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -11,20 +10,6 @@ from fleet.kubernetes.leases.lease_store import LeaseStore
 from tests.support.kube_api import ADMIN, KubeApi
 
 GROUP = "orders"
-
-
-def requests_of(store: LeaseStore) -> list[str]:
-    """The methods of this thread's requests from now on: not those of watches and the pulse."""
-    methods: list[str] = []
-    once = store.leases.api._once
-
-    def counted(request, seconds):
-        if threading.current_thread() is threading.main_thread():
-            methods.append(request.method)
-        return once(request, seconds)
-
-    store.leases.api._once = counted
-    return methods
 
 
 class Namespace:

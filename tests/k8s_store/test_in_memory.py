@@ -3,8 +3,12 @@
 Who may take at all is the store's own and asked of every store in tests/slots.
 """
 
+import contextlib
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
 from fleet.slots import Handover, Phase, Slot, StoppedPartition
 from fleet.slots.store import CLAIM_GRACE
+from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.memory_stores import MemoryStores
@@ -26,6 +31,7 @@ from tests.support.slot_records import report_of
 
 GROUP = "orders"
 NAMES = ObjectNames("main", GROUP)
+report = partial(report_of, group=GROUP)
 
 
 class Place(MemoryStores):
@@ -80,35 +86,24 @@ def test_who_was_asked_to_go_takes_nothing(place):
 @pytest.mark.parametrize(
     "shut",
     [
-        pytest.param({"leaving": frozenset({0})}, id="leaving"),
-        pytest.param({"open": frozenset()}, id="closed"),
-        pytest.param({"handover": {0: Handover(token=1, revision="old")}}, id="pinned"),
+        pytest.param(lambda p: p.write(leaving=frozenset({0})), id="leaving"),
+        pytest.param(lambda p: p.write(open=frozenset()), id="closed"),
+        pytest.param(
+            lambda p: p.write(handover={0: Handover(token=1, revision="old")}), id="pinned"
+        ),
+        pytest.param(lambda p: p.manager.retire(GROUP, ["w"], there=["w"]), id="asked-to-go"),
     ],
 )
-def test_a_targets_that_shuts_meanwhile_gets_its_slot_back(place, shut):
+def test_a_slot_that_shuts_between_the_two_requests_is_given_back(place, shut):
     """As it was, but for the token: nobody may act on what was seen before."""
     before = place.slot(0)
 
     def shuts(method: str, found: dict) -> None:
         if found["metadata"]["name"] == NAMES.slot(0) and method == "PUT":
             place.server.after = lambda method, found: None
-            place.write(**shut)
+            shut(place)
 
     place.server.after = shuts
-    assert place.take(0) is None
-    assert place.slot(0) == replace(before, token=before.token + 1)
-
-
-def test_who_is_asked_to_go_meanwhile_gives_it_back(place):
-    """Between its two requests."""
-    before = place.slot(0)
-
-    def goes(method: str, found: dict) -> None:
-        if found["metadata"]["name"] == NAMES.slot(0) and method == "PUT":
-            place.server.after = lambda method, found: None
-            place.manager.retire(GROUP, ["w"], there=["w"])
-
-    place.server.after = goes
     assert place.take(0) is None
     assert place.slot(0) == replace(before, token=before.token + 1)
 
@@ -149,9 +144,37 @@ def claimed(place: Place) -> None:
     place.server.after = lambda method, found: None
 
 
+def test_at_whatever_request_a_new_owner_dies_another_goes_on():
+    """One slot at most is written to the new revision: the survivor gets that one, or another."""
+    for fatal in range(1, 20):
+        place, requests = Place(), itertools.count(1)
+
+        def dies(*_: str, requests: Iterator[int] = requests, fatal: int = fatal) -> None:
+            if next(requests) == fatal:
+                raise Died
+
+        place.server.before = dies
+        with contextlib.suppress(Died):
+            place.take(0, "dead")
+        place.server.before = lambda *_: None
+        owned = [slot.number for slot in place.manager.slots(GROUP) if slot.owner]
+        assert owned in ([], [0])
+        survivor, seen = place.worker("new"), place.slot(0 if owned else 1)
+        for _ in range(2):
+            held = survivor.take(seen, worker="b", revision="new", spark_session=None)
+            if held is not None:
+                break
+            place.clock.sleep(CLAIM_GRACE + 0.1)
+        assert [slot.owner for slot in place.manager.slots(GROUP) if slot.owner] == ["b"]
+        if next(requests) <= fatal:
+            return
+    pytest.fail("a take needs less than twenty requests")
+
+
 def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
-    """On its finder's own clock; then another claims."""
+    """On its finder's own clock; then another claims. Another revision waits for nothing."""
     claimed(place)
+    assert place.take(2, "c", "newer") is not None
     store, seen = place.worker("new"), place.slot(1)
 
     def take() -> Slot | None:
@@ -193,29 +216,44 @@ def test_used_claims_go_with_the_next_one(place):
     assert set(trials) == {"newer"}
 
 
-def test_others_claims_stay_others(place):
-    """One revision's claim says nothing of another's."""
-    claimed(place)
-    assert place.take(1, "c", "newer") is not None
-
-
 def test_a_lease_that_is_not_there_is_no_loss(place):
-    """Somebody deleted it: nothing says that another holds the slot."""
+    """Somebody deleted it: nothing says that another holds the slot, or that none is open."""
     held = place.hold(0, "a", "old")
     place.server.delete(LEASE, NAMES.slot(0))
     with pytest.raises(Unreachable, match="slot-0 does not exist"):
         place.worker("old").renew(held)
+    place.server.delete(LEASE, NAMES.targets)
+    with pytest.raises(Unreachable, match="targets does not exist"):
+        place.worker().targets(GROUP)
 
 
-def test_what_a_manager_writes_keeps_the_pods_own_revision(place):
-    """It reads published revisions; which template ran stays in the slot."""
-    place.manager.register_template(GROUP, "hash", "new")
-    held = place.take(0, revision="new~hash")
-    assert held is not None
-    assert place.slot(0).revision == "new"
-    assert place.manager.release(place.slot(0), clean=True)
-    (stored, *_) = place.worker().slots(GROUP)
-    assert stored.revision == "new~hash"
+@pytest.mark.parametrize("status", [403, 500], ids=["role", "webhook"])
+def test_who_cannot_write_calls_nobody_dead(place, monkeypatch, status):
+    """Reads go on, all writes are refused: no slot of a silent owner is taken [38]."""
+    held = place.hold(0, "w", "old")
+    standby, answered = place.worker("old"), place.server._answered
+    looker = SlotWatcher(standby, group=GROUP, lease=30.0, clock=place.clock)
+
+    def takeable(seconds: float) -> set[int]:
+        """After so long, in which the standby looks and reports."""
+        for _ in range(round(seconds)):
+            place.clock.sleep(1.0)
+            looker.refresh()
+            with contextlib.suppress(Unreachable):
+                standby.report(report("s"))
+        found = looker.takeable_slots(worker="s", revision="old", since=0.0)
+        return {slot.number for slot in found}
+
+    def refuses(method: str, *rest: Any) -> Answer:
+        return Answer(status, {"message": "no"}) if method != "GET" else answered(method, *rest)
+
+    assert takeable(5) == {1, 2}
+    with monkeypatch.context() as refusing:
+        refusing.setattr(place.server, "_answered", refuses)
+        assert 0 not in takeable(90)
+        assert place.slot(0).token == held.token
+    assert 0 not in takeable(20)
+    assert 0 in takeable(30), "who really died is replaced a lease later"
 
 
 def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
@@ -253,7 +291,6 @@ def test_all_marks_are_lifted_by_one_reading(place):
 # --- reports: one Lease for each worker -------------------------------------------------------
 
 
-report = partial(report_of, group=GROUP)
 PLACES = 3
 
 

@@ -8,7 +8,7 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import LEASE, Gone
-from fleet.slots import Phase, Slot, SlotTargets
+from fleet.slots import SlotTargets
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support import waiting
 from tests.support.fleet_leases import make_leases
@@ -30,95 +30,6 @@ def opened(place, slots: int = 2):
     make_leases(manager, GROUP, slots=slots)
     assert manager.write_targets(SlotTargets(group=GROUP, open=frozenset(range(slots))))
     return manager
-
-
-def test_others_writes_are_seen_at_once(place):
-    """A look costs nothing and is behind by some milliseconds."""
-    manager = opened(place)
-    worker = place.worker()
-    assert len(worker.slots(GROUP)) == 2
-    lags = []
-    for number in range(20):
-        seen = worker.data_version()
-        began = time.monotonic()
-        manager.write_targets(replace(manager.targets(GROUP), open_at=float(number + 1)))
-        until(lambda seen=seen: worker.data_version() != seen, 2.0)
-        lags.append(time.monotonic() - began)
-        assert worker.targets(GROUP).open_at == number + 1
-    assert sorted(lags)[10] < 1.0
-    print(f"write to view: median {1000 * sorted(lags)[10]:.1f} ms, max {1000 * max(lags):.1f} ms")
-
-
-def test_own_writes_are_read_at_once(place):
-    """What a write was answered with is in the view before the watch tells."""
-    opened(place)
-    worker = place.worker()
-    for _ in range(10):
-        (slot, *_) = worker.slots(GROUP)
-        held = worker.take(slot, worker="w", revision="r1", spark_session=None)
-        assert worker.slots(GROUP)[0] == held
-        renewed = worker.renew(replace(held, phase=Phase.ACTIVE))
-        assert worker.slots(GROUP)[0] == renewed
-        assert worker.release(renewed, clean=True)
-        assert worker.slots(GROUP)[0].owner is None
-
-
-def test_a_slot_can_be_taken_before_anything_else_was_read(place):
-    """Asked for by its number, before the slot targets' first list says that it is open."""
-    opened(place, 4)
-    for number in range(4):
-        seen = Slot(group=GROUP, number=number)
-        held = place.worker().take(seen, worker="w", revision="r1", spark_session=None)
-        assert held is not None
-
-
-def test_a_worker_that_finds_no_targets_concludes_nothing(place):
-    """Objects are made beforehand; one that is gone stops nobody."""
-    worker = place.worker()
-    with pytest.raises(Unreachable, match="targets does not exist"):
-        worker.targets(GROUP)
-    manager = opened(place, 1)
-    until(lambda: worker.slots(GROUP) != (), 5.0) if _readable(worker) else None
-
-    held = None
-
-    def taken() -> bool:
-        """Once the watch has brought the slot."""
-        nonlocal held
-        free = worker.slots(GROUP)[0]
-        held = worker.take(free, worker="w", revision="r1", spark_session=None)
-        return held is not None
-
-    until(taken, 5.0)
-    manager.leases.api.delete(LEASE, place.names.slot(0))
-    until(lambda: worker.leases.view.get(place.names.slot(0)) is None, 5.0)
-    with pytest.raises(Unreachable, match="slot-0 does not exist"):
-        worker.renew(held)
-
-
-def _readable(worker) -> bool:
-    def tried() -> bool:
-        try:
-            worker.targets(GROUP)
-        except Unreachable:
-            return False
-        return True
-
-    until(tried, 5.0)
-    return True
-
-
-def test_a_slot_beyond_what_the_worker_was_started_for_is_watched(place):
-    """replicas.max was raised meanwhile."""
-    manager = opened(place, 1)
-    worker = place.worker()
-    assert len(worker.slots(GROUP)) == 1
-    targets = manager.targets(GROUP)
-    assert manager.write_targets(replace(targets, open=frozenset({0, 1, 2})))
-    until(lambda: len(worker.slots(GROUP)) == 3)
-    seen = manager.slots(GROUP)[2]
-    held = manager.take(seen, worker="x", revision="r", spark_session=None)
-    until(lambda: worker.slots(GROUP)[2] == held)
 
 
 # --- a server that is away ------------------------------------------------------------------
@@ -201,21 +112,6 @@ def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
     assert scene.owner.renew(scene.held) is None, "the old owner stops at once"
 
 
-def test_a_silent_server_is_not_asked_by_everybody(falling):
-    """After one call that nobody answered the next fail at once."""
-    scene = Scene(falling)
-    falling.server.freeze()
-    try:
-        scene.renew()
-        began = time.monotonic()
-        for _ in range(50):
-            assert not scene.renew()
-        assert time.monotonic() - began < 40.0, "each alone waits for a second and more"
-    finally:
-        falling.server.thaw()
-    until(scene.renew, 10.0)
-
-
 def test_a_version_that_was_forgotten_is_listed_again(falling):
     """410: the watch cannot go on where it stood."""
     server = falling.server
@@ -238,13 +134,3 @@ def test_a_version_that_was_forgotten_is_listed_again(falling):
     until(lambda: manager.targets(GROUP).open_at == 4.0, 10.0)
     assert manager.write_targets(replace(manager.targets(GROUP), open_at=99.0))
     until(lambda: worker.targets(GROUP).open_at == 99.0, 10.0)  # a reader asks while a watch is out
-
-
-def test_closing_ends_the_watches(place):
-    """No thread is left."""
-    opened(place)
-    worker = place.worker()
-    worker.slots(GROUP)
-    thread = worker.leases.view._thread
-    worker.close()
-    assert not thread.is_alive()

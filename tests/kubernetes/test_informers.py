@@ -12,9 +12,10 @@ from fleet.errors import Unreachable
 from fleet.kubernetes.client.informer import Informer, PodInformer
 from fleet.kubernetes.client.object_names import WATCHED_LABEL
 from fleet.kubernetes.leases.lease_store import LeaseStore
-from fleet.slots import Phase, Slot, SlotTargets
+from fleet.slots import ChangeState, Phase, Slot, SlotTargets
 from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import MemoryServer
+from tests.support.plans import plan_of
 from tests.support.slot_records import report_of
 from tests.support.waiting import until
 
@@ -102,14 +103,9 @@ def test_a_forgotten_version_is_listed_again(server, pods):
     until(lambda: names(pods) == ["a"], "a list")
 
 
-def test_what_comes_before_the_first_look_is_passed(server, pods):
-    """The first list tells it."""
-    pods.written(pod("z", 5))
-    assert names(pods) == ["a", "b"]
-
-
 def test_the_first_list_may_fail_and_is_asked_for_again(server, pods):
-    """Nothing is known before it."""
+    """Nothing is known before it, and what was written before is in it."""
+    pods.written(pod("z", 5))
     server.away = True
     with pytest.raises(Exception, match="does not answer"):
         pods.items()
@@ -168,7 +164,9 @@ def fleet(server: MemoryServer) -> Iterator[tuple[LeaseStore, LeaseStore]]:
         api, cluster="main", group="orders", revision="r", lease=30.0, clock=clock
     )
     yield manager, worker
+    watching = worker.leases.view._thread
     worker.close()
+    assert not watching.is_alive()
 
 
 def test_a_worker_has_one_watch_whatever_opens(server, fleet):
@@ -183,6 +181,61 @@ def test_a_worker_has_one_watch_whatever_opens(server, fleet):
     assert manager.take(manager.slots("orders")[3], worker="w7", revision="r", spark_session=None)
     until(lambda: worker.slots("orders")[3].owner == "w7", "its owner")
     assert (server.watches, worker.known_since()) == (1, since)
+
+
+def test_a_take_costs_two_requests_and_a_look_none(server, fleet):
+    """What stands in the view is enough to begin with; an own write is in it at once."""
+    _, worker = fleet
+    until(lambda: worker.known_since() is not None, "the watch")
+    server.requests.clear()
+    free = worker.slots("orders")[0]
+    held = worker.take(free, worker="w", revision="r", spark_session=None)
+    assert worker.slots("orders")[0] == held is not None
+    assert worker.targets("orders").open == {0, 1, 2}
+    assert [method for method, _ in server.requests] == ["PUT", "GET"]
+
+
+def test_a_manager_that_changes_a_group_looks_by_a_watch(server, fleet):
+    """Ten looks a second for minutes would be hundreds of requests; it ends with the change."""
+    manager, worker = fleet
+    change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
+    report = report_of("w2", "orders", phase="active", slot=2)
+    worker.report(report)
+    until(lambda: manager.reports("orders") == (report,), "the manager's view")
+    server.requests.clear()
+    for _ in range(20):
+        assert [slot.owner for slot in manager.slots("orders")] == [None, None, "w2"]
+        assert manager.targets("orders").version == 1
+        assert (manager.change("orders"), manager.reports("orders")) == (change, (report,))
+    assert server.requests == []
+    manager.advance(replace(change, state=ChangeState.DONE))
+    server.requests.clear()
+    assert len(manager.slots("orders")) == 3
+    assert [method for method, _ in server.requests] == ["GET"]
+
+
+def test_a_managers_look_after_its_write_shows_what_was_taken_before_it(server, fleet):
+    """A slot that was taken before the slot targets shut is not read as free after that."""
+    manager, worker = fleet
+    assert manager.begin_change(plan_of(), actor="me", started_at=1.0)
+    for number in (0, 1):
+        free = worker.slots("orders")[number]
+        held = worker.take(free, worker=f"w{number}", revision="r", spark_session=None)
+        shut = replace(manager.targets("orders"), leaving=frozenset({number}))
+        assert manager.write_targets(shut)
+        assert manager.slots("orders")[number] == held is not None
+
+
+def test_a_manager_that_changes_a_group_says_that_the_server_is_silent(server, fleet):
+    """What was known a while ago is no answer for somebody who acts on it."""
+    manager, _ = fleet
+    change = manager.begin_change(plan_of(), actor="me", started_at=1.0)
+    assert manager.change("orders") == change
+    server.away = True
+    manager.leases._followed["orders"]._end_watch()
+    with pytest.raises(Unreachable):
+        until(lambda: manager.slots("orders") == (), "silence")
+    assert manager.known_since() is None
 
 
 class Owning:

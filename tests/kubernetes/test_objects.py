@@ -1,26 +1,29 @@
-"""A fleet's objects say what keeps a worker safe, and nothing that workers write themselves."""
+"""A fleet's objects say what keeps a worker safe, and nothing that workers write themselves.
+
+`rendered.yaml` is what one fleet becomes; `python -m tests.kubernetes.test_objects` writes it anew.
+"""
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.config.spec import FleetSpec, GroupSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import ObjectNames
-from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.kubernetes.manifests.deployment_objects import (
     MOST_CODE,
-    budget,
     deployment,
     first_slots,
     fleet_objects,
     leases,
     settings_map,
 )
-from fleet.kubernetes.manifests.pod_template import grace_seconds, probes
+from fleet.kubernetes.manifests.pod_template import grace_seconds
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.worker.pod_environment import spark_url
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, group_spec, settings_of
@@ -46,90 +49,37 @@ def pod(spec: FleetSpec) -> dict[str, Any]:
     return made
 
 
-def test_a_rollout_never_has_one_pod_less() -> None:
-    spec = deployment(settings(fleet()), replicas=3)["spec"]
-    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
-    assert spec["replicas"] == 3
+RENDERED = Path(__file__).with_name("rendered.yaml")
 
 
-def test_the_selector_finds_the_pods_and_no_other_fleets() -> None:
-    one, two = (settings(fleet("orders", "payments"), n) for n in (0, 1))
-    first, second = (deployment(each, replicas=1)["spec"] for each in (one, two))
-    labels = first["template"]["metadata"]["labels"]
-    assert first["selector"]["matchLabels"].items() <= labels.items()
-    assert not second["selector"]["matchLabels"].items() <= labels.items()
-    names = ObjectNames("main", "orders")
-    assert budget(names, settings(fleet()).group)["spec"]["selector"] == first["selector"]
+def rendered() -> list[dict[str, Any]]:
+    """A fleet with Secrets, with labels that are Fleet's, and with executors: what pods are made of
+    and may do.
+    """
+    spec = fleet(
+        runtime={
+            "env_from": ["kafka"],
+            "mounts": {"kafka-tls": "/etc/kafka"},
+            "labels": {"team": "x", "fleet/name": "other"},
+            "annotations": {"a": "b", "fleet/revision": "other"},
+            "spark": {"image": "spark:1", "executors": {"instances": 2, "memory": "1g"}},
+        },
+        replicas={"min": 1, "max": 2, "standby": 0},
+        rollout={"drain_timeout": "45s"},
+    )
+    found = []
+    for each in [*fleet_objects(settings(spec)), *spark_objects(spec)]:
+        parts = {key: each[key] for key in ("spec", "rules") if key in each}
+        found.append({"kind": each["kind"], "name": each["metadata"]["name"], **parts})
+    for variable in found[-1]["spec"]["template"]["spec"]["containers"][0]["env"]:
+        if variable["name"] == "FLEET_SPARK_EXECUTOR_POD":
+            variable["value"] = json.loads(variable["value"])
+    return found
 
 
-def test_labels_and_annotations_of_the_spec_do_not_replace_ours() -> None:
-    ours = pod(fleet())["metadata"]
-    mixed = pod(
-        fleet(
-            runtime={
-                "labels": {"team": "x", "fleet/name": "other"},
-                "annotations": {"fleet/revision": "other", "a": "b"},
-            }
-        )
-    )["metadata"]
-    assert mixed["labels"] == {**ours["labels"], "team": "x"}
-    assert mixed["annotations"] == {**ours["annotations"], "a": "b"}
-    assert ours["annotations"]["fleet/revision"] == REVISION
-
-
-def test_a_pod_is_as_the_restricted_standard_wants_it() -> None:
-    spec = pod(fleet())["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in spec["containers"]:
-        security = container["securityContext"]
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["readOnlyRootFilesystem"] is True
-        assert security["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_what_is_written_lies_on_volumes_of_the_pod() -> None:
-    spec = pod(fleet())["spec"]
-    container = spec["containers"][0]
-    empty = {volume["name"] for volume in spec["volumes"] if "emptyDir" in volume}
-    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    home = next(e["value"] for e in container["env"] if e["name"] == "FLEET_HOME")
-    assert {mounts[home], mounts["/tmp"]} == empty
-
-
-def test_the_pod_knows_its_name_revision_and_template() -> None:
-    env = {e["name"]: e for e in pod(fleet())["spec"]["containers"][0]["env"]}
-    paths = {
-        name: env[name]["valueFrom"]["fieldRef"]["fieldPath"]
-        for name in ("POD_NAME", "FLEET_REVISION", "FLEET_TEMPLATE_HASH", "FLEET_NAMESPACE")
-    }
-    assert paths == {
-        "POD_NAME": "metadata.name",
-        "FLEET_REVISION": "metadata.annotations['fleet/revision']",
-        "FLEET_TEMPLATE_HASH": "metadata.labels['pod-template-hash']",
-        "FLEET_NAMESPACE": "metadata.namespace",
-    }
-
-
-def test_credentials_come_from_secrets_by_reference() -> None:
-    spec = pod(fleet(runtime={"env_from": ["kafka"], "mounts": {"kafka-tls": "/etc/kafka"}}))[
-        "spec"
-    ]
-    container = spec["containers"][0]
-    assert container["envFrom"] == [{"secretRef": {"name": "kafka"}}]
-    volume = next(v for v in spec["volumes"] if v["name"] == "secret-kafka-tls")
-    assert volume["secret"] == {"secretName": "kafka-tls"}
-    assert {"name": "secret-kafka-tls", "mountPath": "/etc/kafka", "readOnly": True} in container[
-        "volumeMounts"
-    ]
-
-
-def test_the_grace_period_covers_a_drain() -> None:
-    group = fleet(rollout={"drain_timeout": "45s"}).fleets[0]
-    made = pod(fleet(rollout={"drain_timeout": "45s"}))["spec"]
-    assert made["terminationGracePeriodSeconds"] == grace_seconds(group)
-    assert made["shareProcessNamespace"], "process 1 hears no SIGTERM before its handler is set"
-    assert made["containers"][0]["livenessProbe"]["httpGet"]["path"] == "/livez"
+def test_a_fleets_objects_are_those_of_the_file() -> None:
+    """Each line of it is a promise: a change of one is a roll of every fleet."""
+    assert list(yaml.safe_load_all(RENDERED.read_text(encoding="utf-8"))) == rendered()
 
 
 def test_a_jvm_of_its_own_asks_for_its_cores_and_heap() -> None:
@@ -151,33 +101,24 @@ def test_a_program_needs_no_spark() -> None:
     assert spark_objects(spec) == []
 
 
-def test_leases_are_there_for_every_slot_and_report_and_hold_nothing_of_a_worker() -> None:
-    group = fleet(replicas={"min": 2, "max": 5}).fleets[0]
-    names = ObjectNames("main", "orders")
-    made = leases(names, "fleets", group)
-    expected = [names.targets, names.answers, *names.slots(range(5)), *names.reports(12)]
-    assert [lease["metadata"]["name"] for lease in made] == expected
-    assert all("spec" not in lease for lease in made)
-    first = json.loads(made[0]["metadata"]["annotations"]["fleet/first"])
-    assert first == {"slots": 2, "after": 60}
-
-
 def test_a_rolling_batch_of_dynamic_members_has_leases_beside_all_others() -> None:
     """It joins before those that it replaces leave: with replicas.max of them there are more."""
-    bounds = {"replicas": {"min": 2, "max": 5}, "rollout": {"max_parallel": 3}}
+    bounds: dict[str, Any] = {"replicas": {"min": 2, "max": 5}, "rollout": {"max_parallel": 3}}
     group = fleet(worker={"membership": "dynamic"}, **bounds).fleets[0]
     names = ObjectNames("main", "orders")
-    made = [lease["metadata"]["name"] for lease in leases(names, "fleets", group)]
+    found = leases(names, "fleets", group)
+    assert json.loads(found[0]["metadata"]["annotations"]["fleet/first"]) == {
+        "slots": 2,
+        "after": 60,
+    }
+    fixed = fleet(scaling={"policy": "fixed", "workers": 9}, **bounds).fleets[0]
+    assert first_slots(fixed) == 5, "a fixed policy opens its number, within the bounds"
+    assert all("spec" not in lease for lease in found), "workers write it"
+    made = [lease["metadata"]["name"] for lease in found]
     assert made == [names.targets, names.answers, *names.slots(range(8)), *names.reports(18)]
     objects = fleet_objects(settings(fleet(worker={"membership": "dynamic"}, **bounds)))
     role = next(o for o in objects if o["kind"] == "Role")
     assert role["rules"][0]["resourceNames"] == made[1:], "all but the slot targets"
-
-
-def test_a_fixed_policy_says_how_many_slots_open_first() -> None:
-    fixed = {"policy": "fixed", "workers": 9}
-    assert first_slots(fleet(replicas={"min": 2, "max": 5}, scaling=fixed).fleets[0]) == 5
-    assert first_slots(fleet(replicas={"min": 2, "max": 5}).fleets[0]) == 2
 
 
 def test_a_deployment_rolls_at_the_groups_pace() -> None:
@@ -287,42 +228,13 @@ def test_each_set_of_secrets_has_a_spark_server_with_its_own_token() -> None:
         worker = deployment(settings_of(fleet_, cluster=spec.cluster), replicas=1)
         assert secrets_of(worker["spec"]["template"]["spec"]) == (secrets, paths, key)
         assert spark_url(fleet_.runtime, {}) == f"sc://{own}.fleets.svc:15002"
-        service = next(o for o in made if o["kind"] == "Service" and o["metadata"]["name"] == own)
-        assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+        labels = template["metadata"]["labels"].items()
+        services = [o for o in made if o["kind"] == "Service"]
+        (found,) = [o for o in services if o["spec"]["selector"].items() <= labels]
+        assert found["metadata"]["name"] == own
         keys.add(key)
     assert len(keys) == 4
     assert "token" in keys, "the server of those without Secrets"
-
-
-def test_executors_are_pods_with_the_secrets_of_their_server() -> None:
-    """Two fleets with different Secrets: neither's executors have the other's."""
-    wanted = {"executors": {"instances": 2, "memory": "1g"}, "image": "spark:1"}
-    orders = {"env_from": ["kafka"], "mounts": {"ca": "/tls"}}
-    payments = {"env_from": ["bank"], "mounts": {"bank-ca": "/tls"}}
-    spec = sharing(orders={**orders, "spark": wanted}, payments={**payments, "spark": wanted})
-    made = {o["metadata"]["name"]: o for o in spark_objects(spec) if o["kind"] == "Deployment"}
-    for server, login, ca in zip(made, ("kafka", "bank"), ("ca", "bank-ca"), strict=True):
-        driver = made[server]["spec"]["template"]["spec"]
-        env = {e["name"]: e.get("value") for e in driver["containers"][0]["env"]}
-        assert (driver["serviceAccountName"], driver["automountServiceAccountToken"]) == (
-            "fleet-spark", True,
-        )  # fmt: skip
-        assert env["FLEET_SPARK_MASTER"] == "k8s://https://kubernetes.default.svc"
-        said = json.loads(env["FLEET_SPARK_EXECUTORS"])
-        assert said == {"instances": 2, "cores": 1, "memory": "1g"}
-        pod = json.loads(env["FLEET_SPARK_EXECUTOR_POD"])
-        assert pod["metadata"]["labels"]["app.kubernetes.io/instance"] == server
-        assert pod["spec"]["automountServiceAccountToken"] is False
-        assert pod["spec"]["containers"][0]["image"] == "spark:1"
-        for each in (driver, pod["spec"]):
-            (container,) = each["containers"]
-            assert container["envFrom"] == [{"secretRef": {"name": login}}]
-            files = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
-            volumes = {v["name"]: v["secret"] for v in each["volumes"] if "secret" in v}
-            assert volumes.pop(files["/tls"]) == {"secretName": ca}
-            key = server.replace("fleet-spark", "token")
-            assert volumes.pop(files["/etc/fleet"])["items"] == [{"key": key, "path": "token"}]
-            assert not volumes
 
 
 def test_servers_with_executors_have_an_account_unless_the_platform_makes_accounts() -> None:
@@ -334,30 +246,6 @@ def test_servers_with_executors_have_an_account_unless_the_platform_makes_accoun
     assert [rule["resources"] for rule in account[1]["rules"]] == [["pods"]]
     spec = sharing(orders={**wanted, "service_account": "given"})
     assert [each["kind"] for each in spark_objects(spec)] == ["Service", "Deployment"]
-
-
-@pytest.mark.parametrize(
-    "spark", [{"memory": "449m"}, {"executors": {"instances": 1, "memory": "9m"}}]
-)
-def test_a_heap_is_one_that_spark_starts_with(spark: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="m is less than 450m, with which Spark does not start"):
-        fleet(runtime={"spark": spark})
-
-
-def test_executors_exclude_another_master() -> None:
-    with pytest.raises(ValueError, match=r"master local\[2\] and executors exclude each other"):
-        fleet(runtime={"spark": {"executors": {"instances": 1}, "master": "local[2]"}})
-
-
-def test_a_service_finds_its_own_server_alone() -> None:
-    """All have one name label, by which a NetworkPolicy selects them."""
-    made = spark_objects(sharing(orders={}, payments={"env_from": ["bank"]}))
-    pods = [o["spec"]["template"]["metadata"]["labels"] for o in made if o["kind"] == "Deployment"]
-    for each in made:
-        labels = each["spec"]["selector"]
-        labels = labels.get("matchLabels", labels)
-        assert sum(labels.items() <= pod.items() for pod in pods) == 1
-    assert {pod["app.kubernetes.io/name"] for pod in pods} == {"fleet-spark"}
 
 
 @pytest.mark.parametrize("name", ["kafka.login", "k" * 63, "a." * 120 + "b", "kafka"])
@@ -384,6 +272,15 @@ def test_a_secret_may_be_named_as_kubernetes_allows(name: str) -> None:
         pytest.param({"mounts": {"a": "/tmp"}}, "would hide /tmp", id="ours"),
         pytest.param({"mounts": {"a": "/etc/fleet/tls"}}, "below /etc/fleet", id="read-only"),
         pytest.param({"env_from": ["fleet-spark"]}, "tokens of all Spark servers", id="tokens"),
+        pytest.param({"spark": {"memory": "449m"}}, "449m is less than 450m", id="heap"),
+        pytest.param(
+            {"spark": {"executors": {"instances": 1, "memory": "9m"}}}, "9m is less", id="executor"
+        ),
+        pytest.param(
+            {"spark": {"executors": {"instances": 1}, "master": "local[2]"}},
+            r"master local\[2\] and executors exclude each other",
+            id="two masters",
+        ),
         pytest.param({"labels": {"a b": "c"}}, "pattern", id="label"),
         pytest.param({"labels": {"a": "x" * 64}}, "pattern", id="label value"),
         pytest.param({"annotations": {"/a": "b"}}, "pattern", id="annotation"),
@@ -417,53 +314,12 @@ def test_the_grace_holds_a_drain_and_the_last_writes(drain: str, lease: str, exp
     assert grace_seconds(group(drain=drain, lease=lease)) == expected
 
 
-def test_a_grace_beyond_the_poll_interval_is_refused():
+def test_a_grace_is_refused_beyond_the_poll_interval_and_without_a_worker():
     """The sentence names the values and what to change."""
     with pytest.raises(ConfigError, match=r"up to 301 s to stop .*max_poll_interval 300s; lower"):
         grace_seconds(group(drain="226s", lease="60s"))
-
-
-def test_other_peoples_consumers_have_no_pods_of_ours():
-    """A group without a worker is refused by name."""
-    spec = group().model_copy(update={"worker": None})
     with pytest.raises(ConfigError, match="orders declares no worker"):
-        grace_seconds(spec)
-
-
-def test_probes_ask_the_named_port():
-    """Each has a path of its own; a silent worker is restarted within 30 s."""
-    made = probes()
-    paths = {name: probe["httpGet"]["path"] for name, probe in made.items()}
-    assert paths == {
-        "startupProbe": "/startupz",
-        "readinessProbe": "/readyz",
-        "livenessProbe": "/livez",
-    }
-    assert {probe["httpGet"]["port"] for probe in made.values()} == {"http"}
-    live = made["livenessProbe"]
-    assert live["periodSeconds"] * live["failureThreshold"] == 30
-
-
-# --- A worker's Role allows what its slots need and no more; `tests/k8s_store` asks a real serve
-
-
-NAMES = ObjectNames("main", "orders")
-WRITES = {"create", "update", "patch", "delete", "deletecollection", "*"}
-
-
-def test_a_worker_reads_leases_and_writes_its_own() -> None:
-    """By name: another group's Leases are nobody's to write."""
-    allowed: dict[tuple[str, str], set[str]] = {}
-    for rule in worker_rules(NAMES, slots=2, reports=1):
-        for kind in rule["resources"]:
-            for name in rule.get("resourceNames", [""]):
-                allowed.setdefault((kind, name), set()).update(rule["verbs"])
-    leases = {name: verbs for (kind, name), verbs in allowed.items() if kind == "leases"}
-    written = {name for name, verbs in leases.items() if verbs & WRITES}
-    assert written == {NAMES.answers, NAMES.slot(0), NAMES.slot(1), NAMES.report(0)}
-    assert leases[""] == {"get", "list", "watch"}
-    maps = {name: verbs for (kind, name), verbs in allowed.items() if kind == "configmaps"}
-    assert maps == {NAMES.stopped_partitions: {"get", "patch"}}
+        grace_seconds(group().model_copy(update={"worker": None}))
 
 
 def test_another_lease_is_another_revision_of_pods_and_its_grace() -> None:
@@ -473,3 +329,10 @@ def test_another_lease_is_another_revision_of_pods_and_its_grace() -> None:
     assert grace_seconds(then) - grace_seconds(now) == 30
     here = [group_spec(runtime={"kind": "local", "lease": lease}) for lease in ("10s", "20s")]
     assert revision_of(here[0], "code") == revision_of(here[1], "code")
+
+
+if __name__ == "__main__":
+    RENDERED.write_text(
+        yaml.safe_dump_all(rendered(), sort_keys=False, default_flow_style=None, width=100),
+        encoding="utf-8",
+    )
