@@ -262,14 +262,6 @@ def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> Non
             assert UNBOUND in refusal(partial(create, api, first.executor()))
 
 
-def test_only_a_spark_server_gets_the_account(shop: Shop) -> None:
-    """A fleet that names it gets no pods."""
-    wanted = shop.deployment(service_account="fleet-spark")
-    assert "only with the workers' accounts" in refusal(
-        partial(shop.operator.apply, wanted, trial=True)
-    )
-
-
 def test_an_operator_makes_no_account_for_spark(shop: Shop) -> None:
     """It says what is missing, and who can create it."""
     spec = spec_of(shop.namespace, service_account=None)

@@ -215,6 +215,7 @@ def test_an_operator_writes_only_what_is_fleets(
     ("spec", "why"),
     [
         ({"serviceAccountName": "admin"}, "only with the workers' accounts"),
+        ({"serviceAccountName": "fleet-spark"}, "only with the workers' accounts"),
         ({"hostNetwork": True}, "no privileged pod"),
         (
             {"containers": [{"name": "worker", "envFrom": [{"secretRef": {"name": "db"}}]}]},

@@ -5,8 +5,6 @@ come from what the pods were really called with [34].
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,52 +17,30 @@ from tests.support.pod_fleet import kill_inside
 from tests.support.pod_ground import RATE, SLOTS, Ground, opened
 from tests.support.workshop import until
 
-pytestmark = [pytest.mark.broker, pytest.mark.kubernetes]
+pytestmark = [pytest.mark.broker, pytest.mark.kubernetes, pytest.mark.long]
 MOST_OPENING = 2
 MOST_OF_A_DEATH = 2
 
 
-@contextmanager
-def consumers(
-    kube: Kube, kube_broker: RunningBroker, home: Path, unique: str, *, slots: int
-) -> Iterator[Ground]:
-    """A KIP-848 group of pods; what its first opening cost is looked at."""
-    with opened(
-        kube, kube_broker, home, group=f"epochs-{unique}", protocol="consumer", slots=slots
-    ) as ground:
-        assert 1 <= ground.recorded() <= MOST_OPENING, "from nothing, all together"
-        print(f"from nothing to {slots}: {ground.recorded()} assignment(s)")
-        yield ground
-
-
-def deleted_by_force(ground: Ground, pod: str) -> None:
-    """`kubectl delete pod --force`: the kubelet gives its process a second or two."""
-    name = ("-n", ground.shop.namespace, "delete", "pod", pod)
-    ground.kube.kubectl(*name, "--force", "--grace-period=0")
-
-
-def killed(ground: Ground, pod: str) -> None:
-    """Kill -9 of the worker inside: the coordinator knows it for 45 s, its successor frees it."""
-    del ground
-    kill_inside(pod)
-
-
-def dies(ground: Ground, how: Callable[[Ground, str], None], *, before: int = 0) -> int:
+def dies(ground: Ground, how: str, *, before: int = 0) -> int:
     """An owner is gone: its slot goes to a living process, and a batch may come twice.
 
     before: records that came twice already; with those of this death they are the answer.
     """
     slot = ground.slots()[0]
-    assert slot.owner is not None
     with ground.costs() as cost:
         began = time.monotonic()
-        how(ground, slot.owner)
+        if how == "killed":  # the coordinator knows it for 45 s, its successor frees it
+            kill_inside(str(slot.owner))
+        else:  # the kubelet gives its process a second or two
+            name = ("-n", ground.shop.namespace, "delete", "pod", str(slot.owner))
+            ground.kube.kubectl(*name, "--force", "--grace-period=0")
         until(lambda: ground.slots()[0].token > slot.token, 60, "a standby to take the slot")
         took = time.monotonic() - began
         ground.serve()
     assert ground.slots()[0].owner != slot.owner
     lost, twice = ground.account()
-    print(f"{how.__name__}: slot taken after {took:.1f} s; {cost}; {lost} lost, {twice} twice")
+    print(f"{how}: slot taken after {took:.1f} s; {cost}; {lost} lost, {twice} twice")
     assert cost.rebalances <= MOST_OF_A_DEATH
     assert lost == 0
     assert twice - before <= RATE, "the batch in hand, a second's records at most"
@@ -79,21 +55,16 @@ def as_planned(change: Change, kind: StepKind) -> None:
     print(f"{step.sentence}: {recorded} where {expected}")
 
 
-@pytest.mark.long
-def test_from_nothing_and_a_pod_deleted_by_force(
+def test_opening_roll_down_up_and_deaths(
     kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
 ) -> None:
-    """Two members by a synchronized join; one dies without a word."""
-    with consumers(kube, kube_broker, tmp_path, unique, slots=2) as ground:
-        dies(ground, deleted_by_force)
-
-
-@pytest.mark.long
-def test_roll_down_and_up(
-    kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str
-) -> None:
-    """A roll of 4 costs nothing, -3 one assignment and just the drained pods, +3 two at most."""
-    with consumers(kube, kube_broker, tmp_path, unique, slots=SLOTS) as ground:
+    """A roll of 4 costs nothing, -3 one assignment and just the drained pods, +3 two at most, and
+    so do 4 from nothing and a death.
+    """
+    group = f"epochs-{unique}"
+    with opened(kube, kube_broker, tmp_path, group=group, protocol="consumer") as ground:
+        assert 1 <= ground.recorded() <= MOST_OPENING, "from nothing, all together"
+        print(f"from nothing to {SLOTS}: {ground.recorded()} assignment(s)")
         old = set(ground.pods())
         ground.shop.new_code()
         with ground.costs() as cost:
@@ -119,5 +90,5 @@ def test_roll_down_and_up(
         print(f"1 to {SLOTS}: {cost}")
         assert 1 <= cost.rebalances <= MOST_OPENING
         assert ground.account() == (0, 0)
-        twice = dies(ground, deleted_by_force)
-        dies(ground, killed, before=twice)
+        twice = dies(ground, "deleted by force")
+        dies(ground, "killed", before=twice)

@@ -117,6 +117,8 @@ def test_containers_that_admission_adds(
             there = kube.core.list_namespaced_pod(namespace, label_selector=GROUP_LABEL).items
             assert {len(pod.spec.containers) for pod in there} == {2}
             assert {len(pod.spec.init_containers) for pod in there} == {1}
+            with shop.fleet() as fleet:
+                tokens = [slot.token for slot in fleet.slots(shop.group)]
             began = SystemClock().monotonic()
             shop.declare(runtime={**shop.runtime, "image": "localhost/no-such-image:1"})
             with shop.fleet() as fleet:
@@ -124,6 +126,8 @@ def test_containers_that_admission_adds(
             assert change.state is ChangeState.ROLLED_BACK, change.sentence
             assert "cannot be started: ErrImageNeverPull" in change.sentence
             assert SystemClock().monotonic() - began < 120
+            with shop.fleet() as fleet:
+                assert [slot.token for slot in fleet.slots(shop.group)] == tokens
             shop.declare(runtime=shop.runtime)
             refuse_pods(kube, namespace)
             with shop.fleet() as fleet:

@@ -180,13 +180,6 @@ def test_replicas_are_scaled_by_whoever_does(place: Declared, broker: Any, uniqu
         assert "2" in place.events("orders")["Planned"][0]
 
 
-def test_only_a_fleet_that_says_so_is_scaled_from_outside(place: Declared) -> None:
-    """Another number would be undone by its policy."""
-    place.write("orders", fleet=entry("orders"))
-    with pytest.raises(FleetError, match=r"needs spec\.scaling\.policy external"):
-        place.api.merge(KIND, "orders", {"spec": {"replicas": 3}}, part="scale")
-
-
 def test_a_namespace_that_is_deleted_goes(place: Declared, broker: Any, unique: str) -> None:
     """Its controller deletes what the operator drains by, in any order."""
     place.cluster(broker.bootstrap_servers)

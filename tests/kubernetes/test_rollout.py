@@ -3,20 +3,15 @@
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from fleet.clock import SystemClock
 from fleet.errors import FleetError, NoRoom
-from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.deployment import examining, rollout
 from fleet.kubernetes.deployment.pod_status import is_ready
-from fleet.kubernetes.deployment.rollout import WorkerDeployment
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.model import Severity
-from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground
 
 pytestmark = pytest.mark.kubernetes
@@ -55,21 +50,6 @@ def test_a_roll_goes_on_by_itself(ground: Ground) -> None:
     assert min(ready) >= 5
     ground.rollout.finish(group, limit=30.0)
     assert spec_of(ground)["strategy"] == deployment_objects.strategy(1)
-
-
-def test_up_and_down(ground: Ground) -> None:
-    """Three more of the same template; then just those go that were named."""
-    ground.start("one", 3)
-    ground.ready()
-    made = ground.start("one", 3)
-    assert len(made) == 3
-    ground.ready()
-    names = sorted(ground.names_of("one"))
-    going = {names[0], names[3], names[5]}
-    ground.owns(*(set(names) - going))
-    ground.remove(*going)
-    assert set(ground.names_of("one")) == set(names) - going
-    ground.stays({"one": 3}, seconds=0.5)
 
 
 def test_a_scale_by_hand_takes_standbys(ground: Ground) -> None:
@@ -189,19 +169,6 @@ def test_a_paused_deployment_starts_nothing(ground: Ground) -> None:
     ground.until(settled(ground, two=2))
 
 
-def test_a_hand_made_template_is_another_revision(ground: Ground) -> None:
-    """`kubectl set image` leaves our annotation; the hash tells them apart, and a roll ends it."""
-    ground.start("one", 2)
-    ground.ready()
-    containers = spec_of(ground)["template"]["spec"]["containers"]
-    containers[0]["image"] = "by-hand"
-    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
-    ground.api.merge("Deployment", ground.names.deployment, patch)
-    ground.until(lambda: ground.state().is_complete and "one" not in ground.by_revision())
-    assert len(ground.start("one", 1)) == 1
-    ground.until(settled(ground, one=2))
-
-
 def test_applied_manifests_and_restarts_are_recognised(ground: Ground) -> None:
     """What kubectl made of our rendering is ours; what it changed in it is not."""
     settings = ground.settings("one")
@@ -226,6 +193,8 @@ def test_applied_manifests_and_restarts_are_recognised(ground: Ground) -> None:
     ground.until(lambda: ground.names_of("one") == [] and len(ground.living()) == 2)
     ground.rollout.recognise(settings)
     assert ground.names_of("one") == []
+    assert len(ground.start("one", 1)) == 1, "the annotation is ours, the template is not"
+    ground.until(settled(ground, one=2))
 
 
 def test_a_released_deployment_is_nobodys(ground: Ground) -> None:
@@ -239,68 +208,3 @@ def test_a_released_deployment_is_nobodys(ground: Ground) -> None:
     assert "fleet" not in json.dumps(found["metadata"].get("managedFields", []))
     assert found["spec"]["replicas"] == 2
     ground.stays({"one": 2}, seconds=0.5)
-
-
-class Killed(BaseException):
-    """The manager is gone: nothing of it runs any more, not even an except clause."""
-
-
-class Mortal(Api):
-    """The API of a manager that is killed at its n-th write, before or after it is done."""
-
-    def __init__(self, inner: Api, writes: int, *, done: bool) -> None:
-        super().__init__(inner.connection, namespace=inner.namespace, clock=SystemClock())
-        self.left = writes
-        self._done = done
-
-    def _die(self, write: Callable[[], Any]) -> Any:
-        self.left -= 1
-        if self.left != 0:
-            return write()
-        if self._done:
-            write()
-        raise Killed
-
-    def apply(self, wanted: dict[str, Any], *, trial: bool = False) -> dict[str, Any]:
-        """A write, unless it is a trial."""
-        if trial:
-            return super().apply(wanted, trial=True)
-        return self._die(lambda: super(Mortal, self).apply(wanted))
-
-    def merge(self, *words: Any, **keys: Any) -> Any:
-        return self._die(lambda: super(Mortal, self).merge(*words, **keys))
-
-
-def manage(ground: Ground, rollout: WorkerDeployment) -> None:
-    """A roll, one more, and two fewer, as "make it so"."""
-    if not ground.names_of("two"):
-        rollout.start(ground.settings("two"), count=1)
-    rollout.finish(ground.settings("two").group, limit=30.0)
-    if len(ground.names_of("two")) == 3:
-        rollout.start(ground.settings("two"), count=1)
-    rollout.remove(sorted(ground.names_of("two"))[2:])
-    rollout.finish(ground.settings("two").group, limit=30.0)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-def test_killed_at_any_write(control_plane: KubeApi, done: bool) -> None:
-    """The next manager ends with two pods, and there were never fewer ready ones."""
-    for number in range(1, 40):
-        api = control_plane.api(control_plane.namespace())
-        ground = Ground(api)
-        try:
-            ground.start("one", 3)
-            ground.ready()
-            mortal = Mortal(api, number, done=done)
-            with suppress(Killed):
-                manage(ground, ground.another(mortal))
-            manage(ground, ground.another())
-            ground.until(settled(ground, two=2))
-            if mortal.left > 0:
-                assert number > 5, "a roll and two changes are more writes than that"
-                return
-        finally:
-            ground.close()
-            api.close()
-    pytest.fail("it took forty writes")

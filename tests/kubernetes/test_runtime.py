@@ -16,7 +16,7 @@ from fleet.clock import SystemClock
 from fleet.config.load import load
 from fleet.config.settings import WorkerSettings, revision_of
 from fleet.errors import FleetError, NoRoom, Refused
-from fleet.kubernetes.client.api import Api, Request
+from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
 from fleet.kubernetes.deployment import rollout
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
@@ -268,37 +268,6 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     plan = plan_of(step_of(StepKind.OPEN, (1,), revision), wanted=2)
     (why,) = runtime.vetoes(plan).add_to(plan).refusals
     assert "KEDA's ScaledObject lag (its autoscaler keda-hpa-lag) also scales Deployment" in why
-    runtime.close()
-
-
-def test_a_pod_that_never_starts_says_why(place: Place) -> None:
-    """The words of its status are the worker's reason."""
-    runtime = place.open()
-    revision = place.publish(runtime)
-    place.kubelet.auto = False
-    (name,) = runtime.start("orders", revision, 1)
-    waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
-    status = {
-        "phase": "Pending",
-        "conditions": [
-            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
-        ],
-        "containerStatuses": [
-            {"name": "worker", "ready": False, "restartCount": 0, "image": "x", "imageID": "",
-             "state": {"waiting": waiting}}
-        ],
-    }  # fmt: skip
-    place.api._call(Request(
-        "PATCH", f"/api/v1/namespaces/{place.namespace}/pods/{name}/status",
-        body={"status": status}, content_type="application/merge-patch+json"))  # fmt: skip
-
-    def told() -> bool:
-        (worker,) = runtime.workers("orders")
-        return worker.exit_reason == "ImagePullBackOff: no such image" and worker.stuck
-
-    place.kubelet.until(told)
-    (unhealthy,) = [f for f in runtime.examine() if f.check == "pods"]
-    assert "no such image" in unhealthy.found
     runtime.close()
 
 

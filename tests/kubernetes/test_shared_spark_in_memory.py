@@ -1,4 +1,4 @@
-"""A change that replaces the shared Spark server, or for which there can be none, says so first."""
+"""What replaces the shared Spark server, or leaves none possible, is said with the plan first."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.clock import SystemClock
+from fleet.kubernetes.client.object_names import SPARK
 from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.model import StepKind
@@ -36,6 +37,11 @@ def told() -> Iterator[Callable[..., tuple[tuple[str, ...], tuple[str, ...]]]]:
         runtime = KubernetesRuntime(then, api=yard.api, store=yard.store, clock=yard.clock)
         found = runtime.vetoes(ROLL)
         assert runtime.vetoes(plan_of()) == type(found)(), "an empty plan replaces nothing"
+        if now is not None and not found.refusals:
+            before = yard.server.get("Deployment", SPARK)["spec"]
+            runtime.ensure()
+            after = yard.server.get("Deployment", SPARK)["spec"]
+            assert (before != after) == bool(found.notes), "done as it was said"
         runtime.close()
         return found.refusals, found.notes
 
