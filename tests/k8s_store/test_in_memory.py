@@ -16,18 +16,15 @@ from fleet.clock import ManualClock
 from fleet.errors import Unreachable
 from fleet.kubernetes.client.api import BRISK, LEASE, Api, Conflict, Silent
 from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
-from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
-from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.model import TopicPartition
-from fleet.slots import Handover, Phase, Slot, StoppedPartition
+from fleet.slots import Handover, Phase, Slot
 from fleet.slots.store import CLAIM_GRACE
 from fleet.worker.slot.slot_lease import SlotWatcher
-from tests.support.fleet_leases import make_leases
 from tests.support.memory_server import Answer, MemoryServer
 from tests.support.memory_stores import MemoryStores
-from tests.support.slot_records import report_of
+from tests.support.slot_records import report_of, stopped
 
 GROUP = "orders"
 NAMES = ObjectNames("main", GROUP)
@@ -274,11 +271,7 @@ def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
 def test_all_marks_are_lifted_by_one_reading(place):
     """And one write; where there is none, nothing is written."""
     for partition in (0, 1):
-        tp = TopicPartition("t", partition)
-        mark = StoppedPartition(
-            group=GROUP, tp=tp, offset=7, error="no", attempts=3, revision="r", at=1.0
-        )
-        place.manager.stop_partition(mark)
+        place.manager.stop_partition(stopped(TopicPartition("t", partition), GROUP))
     place.server.requests.clear()
     assert place.manager.lift(GROUP, None) == 2
     assert [method for method, _ in place.server.requests] == ["GET", "PATCH"]
@@ -294,23 +287,13 @@ def test_all_marks_are_lifted_by_one_reading(place):
 PLACES = 3
 
 
-class Reports:
+class Reports(MemoryStores):
     """A group's reports: three Leases, and workers without watches."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.server = MemoryServer()
-        api = self.server.api(self.clock)
-        self.manager = LeaseStore.for_manager(api, cluster="main", clock=self.clock, lease=30.0)
-        make_leases(self.manager, GROUP, slots=1, reports=PLACES + 1)
-        self.manager.leases.api.delete(LEASE, NAMES.report(PLACES))
-
-    def worker(self) -> LeaseStore:
-        """The store of one."""
-        api = self.server.api(self.clock)
-        calls = api.brisk()
-        backend = LeaseBackend(calls, cluster="main", clock=self.clock, lease=30.0, worker="r1")
-        return LeaseStore(backend, clock=self.clock)
+        super().__init__(GROUP, slots=1, reports=PLACES + 1)
+        self.server.delete(LEASE, NAMES.report(PLACES))
+        self.server.requests.clear()
 
     def told(self) -> list[str]:
         """The workers that have a report."""
@@ -370,16 +353,14 @@ def test_a_worker_takes_the_place_of_one_that_is_silent_for_minutes(reports):
 
 def test_two_that_take_the_same_place_both_report(reports):
     """The server lets one write; the other looks again."""
-    other = reports.worker()
 
     def meanwhile(method: str, kind: str, name: str) -> None:
         if method == "PUT":
             reports.server.before = lambda *_: None
-            place = reports.server.get(LEASE, name)
-            reports.server.put(objects.with_report(place, report("first"), now=1.0, lease=30.0))
+            reports.worker().report(report("first"))
 
     reports.server.before = meanwhile
-    other.report(report("second"))
+    reports.worker().report(report("second"))
     assert reports.told() == ["first", "second"]
 
 

@@ -26,6 +26,7 @@ from fleet.slots import (
 from fleet.slots.backend import Claim, SlotTargetsRecord
 from tests.support.plans import change_of, plan_of, receipt_of, step_of
 from tests.support.sampling import examples
+from tests.support.slot_records import report_of, stopped
 
 NAMES = ObjectNames("main", "orders")
 _finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -51,18 +52,14 @@ def lease():
     )
 )
 def test_a_slot_reads_back(slot):
-    """Every field survives; the lease's own fields are what Kubernetes shows."""
+    """Every field survives; the lease's own fields are what Kubernetes shows. Unwritten: free."""
+    assert objects.slot_from(lease(), "orders", 3) == Slot(group="orders", number=3)
     stored = through_text(objects.with_slot(lease(), slot, now=1.5, lease=30.0))
     assert objects.slot_from(stored, "orders", 3) == slot
     assert stored["spec"]["holderIdentity"] == slot.owner
     assert stored["spec"]["leaseTransitions"] == slot.token
     assert stored["spec"]["leaseDurationSeconds"] == 30
     assert stored["spec"]["renewTime"] == "1970-01-01T00:00:01.500000Z"
-
-
-def test_an_unwritten_lease_is_a_free_slot():
-    """As made beforehand: nobody had it."""
-    assert objects.slot_from(lease(), "orders", 3) == Slot(group="orders", number=3)
 
 
 @examples(60)
@@ -148,28 +145,18 @@ def test_keys_that_nobody_knows_are_left_out_and_stay_in_the_targets():
     stored = widened(objects.with_change(lease(), change, now=1.0, lease=30.0))
     assert objects.change_from(stored) == change
     slot = Slot(group="orders", number=3, owner="w", token=2, counter=9)
-    assert (
-        objects.slot_from(
-            widened(objects.with_slot(lease(), slot, now=1.0, lease=30.0)), "orders", 3
-        )
-        == slot
-    )
-    report = WorkerReport(
-        worker="w", group="orders", revision="r", phase="active", slot=0, counter=9, http_port=None
-    )
-    reported = widened(objects.with_report(lease(), report, now=7.0, lease=30.0))
-    assert objects.report_from(reported) == report
+    stored = widened(objects.with_slot(lease(), slot, now=1.0, lease=30.0))
+    assert objects.slot_from(stored, "orders", 3) == slot
+    report = report_of("w", "orders", slot=0)
+    stored = widened(objects.with_report(lease(), report, now=7.0, lease=30.0))
+    assert objects.report_from(stored) == report
 
-    targets = SlotTargets(
-        group="orders",
-        version=4,
-        open=frozenset({0}),
-        handover={0: Handover(token=2, revision="r")},
-    )
+    pins = {0: Handover(token=2, revision="r")}
+    targets = SlotTargets(group="orders", version=4, open=frozenset({0}), handover=pins)
     held = SlotTargetsLease(record=SlotTargetsRecord(targets=targets))
-    found = widened(objects.with_targets(lease(), held))
-    assert objects.targets_from(found, "orders") == held
-    again = objects.with_targets(found, held)
+    stored = widened(objects.with_targets(lease(), held))
+    assert objects.targets_from(stored, "orders") == held
+    again = objects.with_targets(stored, held)
     assert json.loads(again["metadata"]["annotations"][objects.TARGETS])["colour"] == "green"
     assert objects.targets_from(again, "orders") == held
 
@@ -195,11 +182,7 @@ def test_what_is_long_is_shortened():
     stored = objects.slot_from(objects.with_slot(lease(), slot, now=0, lease=30), "orders", 3)
     assert stored.error is not None
     assert len(stored.error) == objects.MOST_ERROR
-    tp = TopicPartition("t", 0)
-    mark = StoppedPartition(
-        group="g", tp=tp, offset=1, error=long, attempts=1, revision="r", at=0.0
-    )
-    assert len(objects.mark_text(mark)) < 1000
+    assert len(objects.mark_text(stopped(TopicPartition("t", 0), error=long))) < 1000
 
 
 def test_old_templates_are_forgotten():

@@ -10,9 +10,9 @@ from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.leases.lease_objects import blank
 from fleet.kubernetes.leases.lease_store import worker_rules
 from fleet.model import TopicPartition
-from fleet.slots import Phase, SlotTargets, StoppedPartition
+from fleet.slots import Phase, SlotTargets
 from tests.support.fleet_leases import make_leases
-from tests.support.slot_records import report_of
+from tests.support.slot_records import report_of, stopped
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -33,9 +33,11 @@ def granted(place):
 
 
 def test_a_worker_can_do_its_work(granted):
-    """From the first look to the release, with reports and marks, by named objects only."""
+    """From the first look to the release, with reports and marks, by named objects only; a worker
+    of a new revision claims its trial.
+    """
     worker = granted.worker("r1~abc", user="worker")
-    (slot, _) = worker.slots(GROUP)
+    slot, other = worker.slots(GROUP)
     assert worker.known_since() is not None
     assert worker.since(GROUP, "abc", 5.0) == 5.0
     held = worker.take(slot, worker="w", revision="r1~abc", spark_session=None)
@@ -44,9 +46,7 @@ def test_a_worker_can_do_its_work(granted):
     worker.report(report)
     assert worker.reports(GROUP) == (report,)
     tp = TopicPartition("orders", 3)
-    worker.stop_partition(
-        StoppedPartition(group=GROUP, tp=tp, offset=1, error="e", attempts=1, revision="r1", at=0.0)
-    )
+    worker.stop_partition(stopped(tp, GROUP))
     assert [mark.tp for mark in worker.stopped_partitions(GROUP)] == [tp]
     assert worker.lift(GROUP, tp) == 1
     assert worker.change(GROUP) is None
@@ -55,18 +55,12 @@ def test_a_worker_can_do_its_work(granted):
     assert worker.committed_topics(GROUP, "orders") == {"orders"}
     worker.beat(GROUP)
     assert worker.release(held, clean=True)
-
-
-def test_a_worker_of_a_new_revision_can_claim_its_trial(granted):
-    """The Lease of answers is its to write, and all slots of its group to read."""
-    worker = granted.worker("r1", user="worker")
-    for slot in worker.slots(GROUP):
-        held = worker.take(slot, worker="w", revision="r1", spark_session=None)
-        assert worker.release(held, clean=True)
+    held = worker.take(other, worker="w", revision="r1~abc", spark_session=None)
+    assert worker.release(held, clean=True)
     fresh = granted.worker("r2", user="worker")
-    (one, two) = fresh.slots(GROUP)
+    one, two = fresh.slots(GROUP)
     assert fresh.take(one, worker="x", revision="r2", spark_session=None) is not None
-    assert fresh.take(two, worker="y", revision="r2", spark_session=None) is None
+    assert fresh.take(two, worker="y", revision="r2", spark_session=None) is None, "on trial"
 
 
 def refused(call) -> bool:
@@ -85,17 +79,15 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     calls, other = worker.leases.api, ObjectNames("main", "other")
     assert worker.slots(GROUP)
     granted.manager().leases.api.create(blank(LEASE, granted.names.change, granted.names))
-    external = calls.get(LEASE, other.slot(0))
-    assert refused(lambda: calls.replace(external))
-    assert refused(lambda: calls.replace(calls.get(LEASE, other.targets)))
-    assert refused(lambda: calls.replace(calls.get(LEASE, granted.names.targets)))
+    theirs = (other.slot(0), other.targets, other.report(0))
+    for name in (*theirs, granted.names.targets, granted.names.change):
+        found = calls.get(LEASE, name)
+        assert refused(lambda found=found: calls.replace(found))
     own = calls.get(LEASE, granted.names.slot(0))
     assert refused(lambda: calls.delete(LEASE, granted.names.slot(0)))
     assert refused(lambda: calls.create({**own, "metadata": {"name": "x"}}))
-    assert refused(lambda: calls.replace(calls.get(LEASE, other.report(0))))
     assert refused(lambda: calls.merge(CONFIG_MAP, other.stopped_partitions, {"data": {"x": "y"}}))
     assert refused(lambda: calls.get(CONFIG_MAP, granted.names.manager_state))
-    assert refused(lambda: calls.replace(calls.get(LEASE, granted.names.change)))
     assert granted.server.api(granted.name, "worker").allowed("get", "Secret", "any") is False
 
 

@@ -28,6 +28,42 @@ def pod(*, container: dict | None = None, **status: object) -> dict:
     }
 
 
+WAITS = {"waiting": {"reason": "PodInitializing"}}
+RUNS = {"running": {"startedAt": "2026-01-01T11:59:02Z"}}
+NO_IMAGE = {"waiting": {"reason": "ErrImageNeverPull", "message": "no such image"}}
+NO_SECRET = {"waiting": {"reason": "CreateContainerConfigError", "message": "no secret login"}}
+DONE = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+AGAIN = {"waiting": {"reason": "CrashLoopBackOff"}}
+NO_CERTIFICATE = {"terminated": {"exitCode": 1, "message": "no certificate"}}
+CRASHED = {"restartCount": 9, "lastState": NO_CERTIFICATE}
+PROXY = "its container proxy: "
+
+
+def with_init(state: dict, container: dict | None = None, **more: object) -> dict:
+    """A pod to which admission has added an init container, a sidecar if it says `started`."""
+    first = {"name": "proxy", "restartCount": 0, "state": state, **more}
+    found = pod(initContainerStatuses=[first], container=container or {"state": WAITS})
+    added = {"name": "proxy", **({"restartPolicy": "Always"} if "started" in more else {})}
+    found["spec"] = {"initContainers": [added], "containers": [{"name": "worker"}]}
+    return found
+
+
+def after_a_sidecar() -> dict:
+    """Init containers of both kinds start in their order: the second one waits."""
+    found = with_init(RUNS, started=True, restartCount=5)
+    found["spec"]["initContainers"].append({"name": "certificates"})
+    second = {"name": "certificates", "restartCount": 0, "state": NO_IMAGE}
+    found["status"]["initContainerStatuses"].append(second)
+    return found
+
+
+def beside(**other: object) -> dict:
+    """Another container, which does this, of a pod whose worker runs."""
+    found = pod(container={"state": RUNS})
+    found["status"]["containerStatuses"].insert(0, {"name": "proxy", **other})
+    return found
+
+
 def worker(found: dict, **templates: str):
     """As the runtime sees it."""
     return worker_of(found, group="orders", templates=templates, now=NOW)
@@ -35,28 +71,77 @@ def worker(found: dict, **templates: str):
 
 def test_a_running_pod() -> None:
     """Its revision is the manager's where the manager rendered the template, else its own."""
-    running = pod(container={"state": {"running": {}}, "restartCount": 1})
+    running = pod(container={"state": RUNS, "restartCount": 1})
     seen = worker(running, abc="0123456789")
-    assert (seen.revision, seen.running, seen.wanted, seen.restarts) == (
-        "0123456789",
-        True,
-        True,
-        1,
-    )
+    assert (seen.revision, seen.running, seen.wanted) == ("0123456789", True, True)
+    assert (seen.restarts, seen.pid) == (1, None)
     assert worker(running).revision == "0123456789~abc"
-    assert seen.pid is None
 
 
-@pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
-def test_what_can_never_start_is_stuck(reason: str) -> None:
-    """It never restarts, so that whoever waits for it to end often waits for ever."""
-    waiting = {"state": {"waiting": {"reason": reason, "message": "no such thing"}}}
-    seen = worker(pod(container=waiting))
-    assert (seen.stuck, seen.is_unhealthy, seen.restarts) == (True, True, 0)
-    assert seen.exit_reason == f"{reason}: no such thing"
-    fresh = pod(container=waiting)
+def debugged() -> dict:
+    """A worker runs, and a container that somebody added to look at it has failed."""
+    found = pod(container={"state": RUNS})
+    found["status"]["ephemeralContainerStatuses"] = [
+        {"name": "debugger", "state": AGAIN, **CRASHED}
+    ]
+    return found
+
+
+ANEW = {"state": WAITS, "lastState": {"terminated": {"exitCode": 255}}, "restartCount": 1}
+
+
+UNCONFIGURED = "CreateContainerConfigError: no secret login"
+UNPULLED = "ErrImageNeverPull: no such image"
+UNCERTIFIED = f"{PROXY}exit code 1: no certificate"
+NO_ARCHIVE = {"terminated": {"exitCode": 2, "message": "not a gzip file"}}
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "restarts", "why"),
+    [
+        (pod(container={"state": NO_IMAGE}), "stuck", 0, UNPULLED),
+        # Init containers come first, and sidecars are waited for until they are up.
+        (with_init(NO_ARCHIVE, restartCount=3), "fails", 3, PROXY + "exit code 2: not a gzip file"),
+        (with_init(NO_IMAGE), "stuck", 0, PROXY + UNPULLED),
+        (with_init(DONE, {"state": RUNS}), "runs", 0, None),
+        (with_init(DONE, {"state": NO_IMAGE}), "stuck", 0, UNPULLED),
+        (with_init(NO_IMAGE, started=False), "stuck", 0, PROXY + UNPULLED),
+        (with_init(AGAIN, started=False, **CRASHED), "fails", 9, UNCERTIFIED),
+        (with_init(RUNS, started=False), "starts", 0, None),
+        (after_a_sidecar(), "stuck", 0, f"its container certificates: {UNPULLED}"),
+        # A sidecar that is up goes on beside the worker.
+        (with_init(RUNS, {"state": RUNS}, started=True), "runs", 0, None),
+        (with_init(RUNS, {"state": NO_IMAGE}, started=True), "stuck", 0, UNPULLED),
+        (with_init(RUNS, {"state": NO_SECRET}, started=True), "stuck", 0, UNCONFIGURED),
+        # A worker runs while another container fails: the pod is not ready, and says for which.
+        (with_init(AGAIN, {"state": RUNS}, started=None, **CRASHED), "runs", 0, UNCERTIFIED),
+        (beside(state=AGAIN, **CRASHED), "runs", 0, UNCERTIFIED),
+        (beside(state=NO_IMAGE, **CRASHED), "runs", 0, PROXY + UNPULLED),
+        (debugged(), "runs", 0, None),
+        # A node that starts again runs init containers anew: the worker's status is of before.
+        (with_init(NO_IMAGE, ANEW), "stuck", 0, PROXY + UNPULLED),
+    ],
+)
+def test_what_a_pod_says_of_its_worker(
+    found: dict, state: str, restarts: int, why: str | None
+) -> None:
+    """The worker's container is known by its name; what can never start never restarts."""
+    seen = worker(found)
+    states = {
+        (True, False, False): "runs",
+        (False, True, True): "stuck",
+        (False, False, True): "fails",
+        (False, False, False): "starts",
+    }
+    assert states[seen.running, seen.stuck, seen.is_unhealthy] == state
+    assert (seen.restarts, seen.exit_reason) == (restarts, why)
+
+
+def test_what_has_waited_for_a_moment_is_not_stuck() -> None:
+    """A registry may be away for so long."""
+    fresh = pod(container={"state": NO_IMAGE})
     fresh["status"]["conditions"][0]["lastTransitionTime"] = "2026-01-01T11:59:50Z"
-    assert not worker(fresh).is_unhealthy, "a registry may be away for a moment"
+    assert not worker(fresh).is_unhealthy
 
 
 def test_a_crash_loop_tells_its_last_words() -> None:
@@ -95,106 +180,6 @@ def test_out_of_memory_and_no_node_are_named() -> None:
     waits["status"]["conditions"][0]["status"] = "True"
     assert not worker(waits).waits_for_node, "from now on it has to get warm"
     assert not worker(pod(phase="Pending", conditions=[])).waits_for_node, "not tried yet"
-
-
-WAITS = {"waiting": {"reason": "PodInitializing"}}
-RUNS = {"running": {"startedAt": "2026-01-01T11:59:02Z"}}
-NO_IMAGE = {"waiting": {"reason": "ErrImageNeverPull", "message": "no such image"}}
-NO_SECRET = {"waiting": {"reason": "CreateContainerConfigError", "message": "no secret login"}}
-
-
-def with_init(state: dict, *, sidecar: bool, container: dict | None = None, **more: object) -> dict:
-    """A pod to which admission has added an init container."""
-    first = {"name": "proxy", "restartCount": 0, "state": state, **more}
-    found = pod(initContainerStatuses=[first], container=container or {"state": WAITS})
-    added = {"name": "proxy", **({"restartPolicy": "Always"} if sidecar else {})}
-    found["spec"] = {"initContainers": [added], "containers": [{"name": "worker"}]}
-    return found
-
-
-def test_an_init_container_that_fails_is_named() -> None:
-    """The worker's waits for it."""
-    bad = {"terminated": {"exitCode": 2, "message": "not a gzip file"}}
-    seen = worker(with_init(bad, sidecar=False, restartCount=3))
-    assert seen.exit_reason == "its container proxy: exit code 2: not a gzip file"
-    assert (seen.restarts, seen.running) == (3, False)
-    unpulled = worker(with_init(NO_IMAGE, sidecar=False))
-    assert unpulled.stuck
-    assert unpulled.exit_reason == "its container proxy: ErrImageNeverPull: no such image"
-    done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
-    assert worker(with_init(done, sidecar=False, container={"state": RUNS})).running
-    seen = worker(with_init(done, sidecar=False, container={"state": NO_SECRET}))
-    assert (seen.stuck, seen.exit_reason) == (True, "CreateContainerConfigError: no secret login")
-
-
-def test_a_sidecar_goes_on_beside_the_worker() -> None:
-    """An init container with restartPolicy Always never ends."""
-    seen = worker(with_init(RUNS, sidecar=True, started=True, container={"state": RUNS}))
-    assert (seen.running, seen.is_unhealthy, seen.exit_reason) == (True, False, None)
-
-
-@pytest.mark.parametrize("state", [NO_IMAGE, NO_SECRET], ids=["image", "secret"])
-def test_a_worker_beside_a_sidecar_says_why_it_cannot_start(state: dict) -> None:
-    """The sidecar runs meanwhile."""
-    seen = worker(with_init(RUNS, sidecar=True, started=True, container={"state": state}))
-    told = state["waiting"]
-    assert (seen.running, seen.stuck) == (False, True)
-    assert seen.exit_reason == f"{told['reason']}: {told['message']}"
-
-
-def test_a_worker_waits_for_a_sidecar_that_is_not_up_yet() -> None:
-    """Its image, its ends, its startup probe."""
-    seen = worker(with_init(NO_IMAGE, sidecar=True, started=False))
-    assert (seen.stuck, seen.running) == (True, False)
-    assert seen.exit_reason == "its container proxy: ErrImageNeverPull: no such image"
-    ended = {"terminated": {"exitCode": 1, "message": "no certificate"}}
-    again = {"waiting": {"reason": "CrashLoopBackOff"}}
-    seen = worker(with_init(again, sidecar=True, started=False, restartCount=4, lastState=ended))
-    assert (seen.restarts, seen.is_unhealthy) == (4, True)
-    assert seen.exit_reason == "its container proxy: exit code 1: no certificate"
-    seen = worker(with_init(RUNS, sidecar=True, started=False))
-    assert (seen.running, seen.is_unhealthy, seen.exit_reason) == (False, False, None)
-
-
-def test_what_comes_after_a_sidecar_that_is_up_is_what_is_waited_for() -> None:
-    """Init containers of both kinds start in their order."""
-    found = with_init(RUNS, sidecar=True, started=True, restartCount=5)
-    found["spec"]["initContainers"].append({"name": "certificates"})
-    second = {"name": "certificates", "restartCount": 0, "state": NO_IMAGE}
-    found["status"]["initContainerStatuses"].append(second)
-    seen = worker(found)
-    assert (seen.stuck, seen.restarts, seen.running) == (True, 0, False)
-    assert seen.exit_reason == "its container certificates: ErrImageNeverPull: no such image"
-
-
-def test_a_worker_runs_while_another_container_fails() -> None:
-    """The pod is not ready, and says for which of its containers."""
-    ended = {"terminated": {"exitCode": 1, "message": "no certificate"}}
-    again = {"waiting": {"reason": "CrashLoopBackOff"}}
-    failing = {"name": "proxy", "restartCount": 9, "state": again, "lastState": ended}
-    seen = worker(
-        with_init(again, sidecar=True, restartCount=9, lastState=ended, container={"state": RUNS})
-    )
-    assert (seen.running, seen.is_unhealthy, seen.restarts) == (True, False, 0)
-    assert seen.exit_reason == "its container proxy: exit code 1: no certificate"
-    for state in (failing, {**failing, "state": NO_IMAGE}):
-        beside = pod(container={"state": RUNS})
-        beside["status"]["containerStatuses"].insert(0, state)
-        seen = worker(beside)
-        assert (seen.running, seen.is_unhealthy, seen.restarts) == (True, False, 0)
-        assert str(seen.exit_reason).startswith("its container proxy: ")
-    looked_at = pod(container={"state": RUNS})
-    looked_at["status"]["ephemeralContainerStatuses"] = [{**failing, "name": "debugger"}]
-    assert (worker(looked_at).running, worker(looked_at).exit_reason) == (True, None)
-
-
-def test_a_node_that_starts_again_runs_init_containers_anew() -> None:
-    """The worker's status is of before."""
-    ended = {"terminated": {"exitCode": 255, "reason": "Unknown"}}
-    anew = {"state": WAITS, "lastState": ended, "restartCount": 1}
-    seen = worker(with_init(NO_IMAGE, sidecar=False, container=anew))
-    assert (seen.running, seen.stuck) == (False, True)
-    assert seen.exit_reason == "its container proxy: ErrImageNeverPull: no such image"
 
 
 def test_who_is_on_the_way_out() -> None:

@@ -23,6 +23,7 @@ from fleet.kubernetes.deployment.kubernetes_runtime import KubernetesRuntime
 from fleet.kubernetes.kind import KIND
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.model import Severity, StepKind
+from tests.support.declared import declaration, settings_of
 from tests.support.kube_api import KubeApi
 from tests.support.nodeless import Ground, patched
 from tests.support.plans import plan_of, step_of
@@ -44,21 +45,13 @@ class Place:
     def write(self, image: str = "worker:1", **more: Any) -> None:
         """The file; `more` are further fleets by group."""
         runtime = {"kind": "kubernetes", "namespace": self.namespace, "image": image}
-        fleets = [
-            {
-                "group": "orders",
-                "topics": ["orders"],
-                "worker": {
-                    "entrypoint": "fleet.demo.orders:process",
-                    "protocol": "classic",
-                    "spark": "local[1]",
-                },
-                "replicas": {"min": 1, "max": 4},
-                "rollout": {"bake": "1s"},
-                "runtime": {**runtime, "node_selector": {"there-is": "no-such-node"}},
-            },
-            *more.values(),
-        ]
+        orders = declaration(
+            worker={"entrypoint": "fleet.demo.orders:process", "spark": "local[1]"},
+            replicas={"min": 1, "max": 4},
+            rollout={"bake": "1s"},
+            runtime={**runtime, "node_selector": {"there-is": "no-such-node"}},
+        )
+        fleets = [orders, *more.values()]
         cluster = {"name": "main", "bootstrap_servers": "kafka:9092"}
         self.file.write_text(yaml.safe_dump({"cluster": cluster, "fleets": fleets}))
 
@@ -82,12 +75,8 @@ class Place:
         digest = runtime.keep_code(spec, "")
         revision = revision_of(spec, digest)
         runtime.keep_code(spec, revision)
-        settings = WorkerSettings(
-            cluster=runtime.spec.cluster,
-            bootstrap_servers="kafka:9092",
-            group=spec,
-            revision=revision,
-            code_digest=digest,
+        settings = settings_of(
+            spec, revision=revision, cluster=runtime.spec.cluster, code_digest=digest
         )
         runtime.publish("orders", revision, settings.model_dump_json())
         return revision
@@ -241,25 +230,18 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
     revision = place.publish(runtime)
     runtime.start("orders", revision, 1)
     place.kubelet.ready()
-    found = {(f.check, f.level) for f in runtime.examine()}
-    assert ("permissions", Severity.OK) in found
-    assert ("deployment", Severity.OK) in found
-    assert not [f for f in runtime.examine() if f.level is not Severity.OK]
-
+    found = {f.check: f.level for f in runtime.examine()}
+    assert {"permissions", "deployment"} <= set(found)
+    assert set(found.values()) == {Severity.OK}
     owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": "lag", "uid": "1"}
+    name = ObjectNames("main", "orders").deployment
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
     place.api.create(
         {
             "apiVersion": "autoscaling/v2",
             "kind": "HorizontalPodAutoscaler",
             "metadata": {"name": "keda-hpa-lag", "ownerReferences": [owner]},
-            "spec": {
-                "maxReplicas": 9,
-                "scaleTargetRef": {
-                    "apiVersion": "apps/v1",
-                    "kind": "Deployment",
-                    "name": ObjectNames("main", "orders").deployment,
-                },
-            },
+            "spec": {"maxReplicas": 9, "scaleTargetRef": target},
         }
     )
     (rival,) = [f for f in runtime.examine() if f.check == "autoscaler"]
@@ -273,7 +255,13 @@ def test_the_doctor_and_the_plan_name_an_autoscaler(place: Place) -> None:
 
 def test_other_peoples_deployment(place: Place) -> None:
     """Scaled in one patch; it is told when its pods are gone, and its template is left alone."""
-    labels = {"app": "billing"}
+    template = {
+        "metadata": {"labels": {"app": "billing", GROUP_LABEL: "none-of-ours"}},
+        "spec": {
+            "nodeSelector": {"there-is": "no-such-node"},
+            "containers": [{"name": "worker", "image": "billing:1"}],
+        },
+    }
     place.api.create(
         {
             "apiVersion": "apps/v1",
@@ -281,55 +269,33 @@ def test_other_peoples_deployment(place: Place) -> None:
             "metadata": {"name": "billing"},
             "spec": {
                 "replicas": 3,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": {**labels, GROUP_LABEL: "none-of-ours"}},
-                    "spec": {
-                        "nodeSelector": {"there-is": "no-such-node"},
-                        "containers": [{"name": "worker", "image": "billing:1"}],
-                    },
-                },
+                "selector": {"matchLabels": {"app": "billing"}},
+                "template": template,
             },
         }
     )
-    place.write(
-        billing={
-            "group": "billing",
-            "topics": ["orders"],
-            "runtime": {
-                "kind": "kubernetes",
-                "namespace": place.namespace,
-                "deployment": "billing",
-            },
-        }
-    )
+    runtime = {"kind": "kubernetes", "namespace": place.namespace, "deployment": "billing"}
+    place.write(billing={"group": "billing", "topics": ["orders"], "runtime": runtime})
     runtime = place.open()
     seen = runtime.adopted("billing")
-    assert seen is not None
     assert (seen.name, seen.replicas, seen.one_by_one) == ("billing", 3, True)
     assert runtime.adopted("orders") is None
     with pytest.raises(Refused, match="has no runtime"):
         runtime.scale_adopted("orders", 1)
     before = place.api.get("Deployment", "billing")
-    assert before is not None
 
-    def ready(pods: list[dict]) -> None:
-        for pod in pods:
-            place.kubelet.make_ready(pod["metadata"]["name"])
+    def pods() -> list[dict]:
+        return list(place.api.find("Pod", "app=billing")[0])
 
-    place.kubelet.until(lambda: len(place.api.find("Pod", "app=billing")[0]) == 3)
-    ready(place.api.find("Pod", "app=billing")[0])
-    after = runtime.scale_adopted("billing", 1)
-    assert len(place.api.find("Pod", "app=billing")[0]) == 1
-    assert after.replicas == 1
-    now = place.api.get("Deployment", "billing")
-    assert now is not None
-    assert now["spec"]["template"] == before["spec"]["template"]
+    place.kubelet.until(lambda: len(pods()) == 3)
+    for pod in pods():
+        place.kubelet.make_ready(pod["metadata"]["name"])
+    assert runtime.scale_adopted("billing", 1).replicas == len(pods()) == 1
+    after = place.api.get("Deployment", "billing")
+    assert after["spec"]["template"] == before["spec"]["template"]
     place.api.delete("Deployment", "billing")
     with pytest.raises(FleetError, match="has no Deployment billing"):
         runtime.scale_adopted("billing", 2)
-    (missing,) = [
-        f for f in runtime.examine() if f.level is Severity.WARN and f.check == "deployment"
-    ]
+    (missing,) = [f for f in runtime.examine() if f.level is Severity.WARN]
     assert "has no Deployment billing" in missing.found
     runtime.close()

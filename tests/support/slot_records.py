@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fleet.slots import WorkerReport
+from fleet.model import TopicPartition
+from fleet.slots import StoppedPartition, WorkerReport
 
 
 def report_of(worker: str, group: str = "g", **fields: Any) -> WorkerReport:
@@ -15,3 +16,10 @@ def report_of(worker: str, group: str = "g", **fields: Any) -> WorkerReport:
         "http_port": None,
     }
     return WorkerReport(worker=worker, group=group, **{**usual, **fields})
+
+
+def stopped(tp: TopicPartition, group: str = "g", *, error: str = "no") -> StoppedPartition:
+    """A mark of a partition that revision r1 cannot go on with."""
+    return StoppedPartition(
+        group=group, tp=tp, offset=7, error=error, attempts=3, revision="r1", at=1.0
+    )
