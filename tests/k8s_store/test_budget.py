@@ -71,6 +71,7 @@ def fleet(place, others, size: Size) -> Iterator[list[PodAtRest]]:
             pod.start()
         until(lambda: sum(pod.slot is not None for pod in made) == size.slots, "all slots owned")
         until(lambda: sum(pod.is_narrow for pod in made) == size.slots, "narrow watches")
+        until(lambda: all(pod.store.known_since() is not None for pod in made), "their first lists")
         yield made
     finally:
         for pod in made:

@@ -75,14 +75,13 @@ def place(control_plane: KubeApi, tmp_path: Path) -> Iterator[Declared]:
         control_plane.api(control_plane.namespace()) as api,
     ):
         port = int(address.rpartition(":")[2])
-        where = {"name": "metrics", "namespace": api.namespace, "port": port}
         service = {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": port}]}
         api.create(_object("Service", "metrics", "v1", service))
         path = "/apis/apiregistration.k8s.io/v1/apiservices"
         spec = {
             "group": METRICS,
             "version": "v1beta1",
-            "service": where,
+            "service": {"name": "metrics", "namespace": api.namespace, "port": port},
             "insecureSkipTLSVerify": True,
             "groupPriorityMinimum": 100,
             "versionPriority": 100,
@@ -103,20 +102,13 @@ def test_an_autoscaler_writes_the_number_of_slots(place: Declared) -> None:
     """As the page says: a target of 1 makes it the value. Without a value the slots stay."""
     place.write("orders", fleet=entry("orders"), scaling={"policy": "external"}, replicas=1)
     metric = {"name": METRIC, "selector": {"matchLabels": LABELS}}
+    target = {"type": "AverageValue", "averageValue": "1"}
     spec = {
         "scaleTargetRef": {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "name": "orders"},
         "minReplicas": 1,
         "maxReplicas": 5,
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-        "metrics": [
-            {
-                "type": "External",
-                "external": {
-                    "metric": metric,
-                    "target": {"type": "AverageValue", "averageValue": "1"},
-                },
-            }
-        ],
+        "metrics": [{"type": "External", "external": {"metric": metric, "target": target}}],
     }
     kind = "HorizontalPodAutoscaler"
 

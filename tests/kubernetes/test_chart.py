@@ -22,7 +22,7 @@ from fleet.report.alert_rules import rules
 from fleet.report.dashboard import dashboard_json
 from k8s.cluster import programs
 from tests.support.declared import settings_of
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import KubeApi, pod_of
 from tests.support.needs import repository
 
 pytestmark = pytest.mark.kubernetes
@@ -119,65 +119,51 @@ def test_wrong_values_are_refused_by_their_key(values: dict[str, Any], why: str)
     assert why in result.stderr
 
 
+def kubectl(server: KubeApi, *words: str, stdin: str | None = None) -> str:
+    """What it prints as an administrator, without a warning."""
+    done = subprocess.run(
+        [programs.path("kubectl"), "--kubeconfig", str(server.kubeconfig()), *words],
+        input=stdin, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def monitored(kube_api: KubeApi) -> KubeApi:
     """A server with the names of Prometheus Operator's kinds; their schemas take anything."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}}
     version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    group = "monitoring.coreos.com"
     for kind in ("PrometheusRule", "PodMonitor", "ServiceMonitor"):
         names = {"kind": kind, "plural": f"{kind.lower()}s", "singular": kind.lower()}
-        kube_api.define(
-            {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": {"name": f"{names['plural']}.monitoring.coreos.com"},
-                "spec": {
-                    "group": "monitoring.coreos.com",
-                    "scope": "Namespaced",
-                    "names": names,
-                    "versions": [version],
-                },
-            }
-        )
+        spec = {"group": group, "scope": "Namespaced", "names": names, "versions": [version]}
+        crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+        kube_api.define({**crd, "metadata": {"name": f"{names['plural']}.{group}"}, "spec": spec})
     return kube_api
 
 
 @pytest.mark.parametrize("watched", [0, 2])
 def test_the_server_takes_every_object(monitored: KubeApi, watched: int) -> None:
     """Unknown fields refused, as the restricted Pod Security Standard wants the pods."""
-    namespace = monitored.namespace()
+    namespace = monitored.namespace(enforce="restricted")
     others = [monitored.namespace() for _ in range(watched)]
-    path = f"/api/v1/namespaces/{namespace}"
-    found = monitored.send("GET", path, None)
-    found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
-    monitored.send("PUT", path, found)
     mounts = {"mounts": {"kafka.tls": "/etc/kafka", "k" * 63: "/more"}}
     more = {"watchNamespaces": others, "monitoring": MONITORED, "kafka": mounts}
     database = VALUES["dagster"] if watched else DAGSTER
     objects = rendered(namespace, {**VALUES, **more, "dagster": database})
-    pods = [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": each["metadata"]["name"], "namespace": namespace},
-            "spec": {**each["spec"]["template"]["spec"], "priorityClassName": None},
-        }
-        for each in objects
-        if each["kind"] == "Deployment"
-    ]
+    pods = [pod_of(each) for each in objects if each["kind"] == "Deployment"]
     assert len(pods) == 3
-    said = subprocess.run(
-        [
-            *(programs.path("kubectl"), "--kubeconfig", str(monitored.kubeconfig()), "apply"),
-            *("--dry-run=server", "--validate=strict", "-f", "-"),
-        ],
-        input=yaml.safe_dump_all([*objects, *pods]),
-        capture_output=True, text=True, check=False, timeout=60,
+    for pod in pods:
+        pod["metadata"]["namespace"] = namespace
+        pod["spec"] = {**pod["spec"], "priorityClassName": None}
+    said = kubectl(
+        monitored, *("apply", "--dry-run=server", "--validate=strict", "-f", "-"),
+        stdin=yaml.safe_dump_all([*objects, *pods]),
     )  # fmt: skip
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.count("(server dry run)") == len(objects) + len(pods)
-    assert "Warning" not in said.stderr
+    assert said.count("(server dry run)") == len(objects) + len(pods)
     assert ("job_namespace" in json.dumps(objects)) == bool(watched)
     roles = {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"}
     assert roles == {*(others or [namespace]), *([namespace] if watched else ())}
@@ -185,17 +171,13 @@ def test_the_server_takes_every_object(monitored: KubeApi, watched: int) -> None
 
 def test_parts_come_only_when_they_are_wanted() -> None:
     """The least is the operator and what it needs."""
-    off = {
-        key: {"enabled": False}
-        for key in ("exporter", "dagster", "admissionPolicy", "flowSchema", "networkPolicy")
-    }
+    parts = ("exporter", "dagster", "admissionPolicy", "flowSchema", "networkPolicy")
+    off = {part: {"enabled": False} for part in parts}
     objects = rendered("system", {**VALUES, **off, "crd": {"install": False}})
-    assert {each["kind"] for each in objects} == {
-        *("ServiceAccount", "Role", "RoleBinding", "Secret", "ConfigMap", "Deployment"),
-    }
-    assert [e["metadata"]["name"] for e in objects if e["kind"] == "Deployment"] == [
-        "fleet-operator"
-    ]
+    left = {"ServiceAccount", "Role", "RoleBinding", "Secret", "ConfigMap", "Deployment"}
+    assert {each["kind"] for each in objects} == left
+    (deployment,) = [each for each in objects if each["kind"] == "Deployment"]
+    assert deployment["metadata"]["name"] == "fleet-operator"
 
 
 def test_rules_and_dashboard_are_those_of_fleet_render() -> None:
@@ -266,24 +248,24 @@ def workers(tmp_path: Path, **values: Any) -> Callable[[str], dict[str, Any]]:
 
 def test_workers_leave_a_lost_node_before_their_session_ends(tmp_path: Path) -> None:
     """And are evicted one at a time, unless the values say otherwise."""
+
+    def spread(pod: dict[str, Any]) -> list[str]:
+        return [each["whenUnsatisfiable"] for each in pod.get("topologySpreadConstraints", ())]
+
     made = workers(tmp_path)
     pod = made("Deployment")["template"]["spec"]
-    assert [(each["key"], each["effect"]) for each in pod["tolerations"]] == [
-        (f"node.kubernetes.io/{taint}", "NoExecute") for taint in ("not-ready", "unreachable")
+    assert [(e["key"], e["effect"], e["tolerationSeconds"]) for e in pod["tolerations"]] == [
+        (f"node.kubernetes.io/{taint}", "NoExecute", 60) for taint in ("not-ready", "unreachable")
     ]
-    assert {each["tolerationSeconds"] for each in pod["tolerations"]} == {60}
     assert made("PodDisruptionBudget")["maxUnavailable"] == 1
-    spread = [each["whenUnsatisfiable"] for each in pod["topologySpreadConstraints"]]
-    assert spread == ["ScheduleAnyway", "ScheduleAnyway"]
+    assert spread(pod) == ["ScheduleAnyway", "ScheduleAnyway"]
 
     made = workers(tmp_path, maxUnavailable=12, tolerationSeconds=0, spread="required")
     pod = made("Deployment")["template"]["spec"]
     assert "tolerations" not in pod
     assert made("PodDisruptionBudget")["maxUnavailable"] == 12
-    spread = [each["whenUnsatisfiable"] for each in pod["topologySpreadConstraints"]]
-    assert spread == ["DoNotSchedule", "ScheduleAnyway"]
-    made = workers(tmp_path, spread="none")
-    assert "topologySpreadConstraints" not in made("Deployment")["template"]["spec"]
+    assert spread(pod) == ["DoNotSchedule", "ScheduleAnyway"]
+    assert spread(workers(tmp_path, spread="none")("Deployment")["template"]["spec"]) == []
 
 
 def test_a_second_release_leaves_the_definition_to_the_first(kube_api: KubeApi) -> None:
@@ -291,17 +273,10 @@ def test_a_second_release_leaves_the_definition_to_the_first(kube_api: KubeApi) 
     namespace, name = kube_api.namespace(), "consumerfleets.fleet-for-kafka.io"
     trial = ("install", "fleet", str(CHART), "--namespace", namespace, "--dry-run=server")
     file = str(CHART / "files" / "consumerfleets.yaml")
-
-    def kubectl(*words: str) -> None:
-        subprocess.run(
-            [programs.path("kubectl"), "--kubeconfig", str(kube_api.kubeconfig()), *words],
-            check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
-
-    kubectl("apply", "-f", file)
-    kubectl("label", "--overwrite", "crd", name, "app.kubernetes.io/managed-by=Helm")
+    kubectl(kube_api, "apply", "-f", file)
+    kubectl(kube_api, "label", "--overwrite", "crd", name, "app.kubernetes.io/managed-by=Helm")
     for owner in ("another", namespace, "nobody"):
         notes = [f"meta.helm.sh/release-{key}" for key in ("name=fleet", f"namespace={owner}")]
-        kubectl("annotate", "--overwrite", "crd", name, *notes)
+        kubectl(kube_api, "annotate", "--overwrite", "crd", name, *notes)
         said = done(*trial, values=VALUES, kubeconfig=kube_api.kubeconfig())
         assert (f"name: {name}" in said) == (owner == namespace)

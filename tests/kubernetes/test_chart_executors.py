@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.kubernetes
 __all__ = ["shop"]
 
 SUFFIX = "5d9f8c7b6d-x2x4z"
-UNBOUND = "own executors"
 
 
 def spec_of(namespace: str, **runtime: Any) -> FleetSpec:
@@ -88,9 +87,13 @@ def create(api: Api, wanted: Object, *, trial: bool = True) -> object:
 def delete_all(api: Api, server: str) -> object:
     """Deletes all executors of a server in one request: its own pod has the same instance."""
     path = api._path("Pod", "").rstrip("/")
-    labels = f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={server}"
-    query = [("labelSelector", labels)]
+    query = [("labelSelector", executors_of(server))]
     return api._call(Request("DELETE", path, query=query))
+
+
+def executors_of(server: str) -> str:
+    """The labels of its pods."""
+    return f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={server}"
 
 
 @pytest.fixture(scope="module")
@@ -126,41 +129,43 @@ def test_a_server_creates_its_executors_and_deletes_them(drivers: tuple[Driver, 
         assert "forbidden" in refusal(partial(api.find, "Pod"))
 
 
+ACCOUNT, ONLY = "no account of its own", "only the image and the Secrets"
+PRIVILEGE, OWN = "unprivileged", "own executors"
 SECRET = {"name": "a", "secret": {"secretName": "kafka-tls"}}
 TOKENS = {"name": "a", "secret": {"secretName": "fleet-spark"}}
 PROJECTED = {"name": "a", "projected": {"sources": [{"secret": {"name": "kafka"}}]}}
 HOST = {"name": "a", "hostPath": {"path": "/"}}
 KEY = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "fleet-spark", "key": "token"}}}
 SECURE = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+INIT = {"name": "i", "image": "other:1", "securityContext": SECURE}
+ADDED = {"allowPrivilegeEscalation": False, "capabilities": {"add": ["NET_ADMIN"]}}
+ESCALATED = {**SECURE, "privileged": True, "allowPrivilegeEscalation": True}
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"serviceAccountName": "fleet-spark"}, "no account of its own"),
-        ({"serviceAccountName": "fleet-worker"}, "no account of its own"),
-        ({"automountServiceAccountToken": True}, "no account of its own"),
-        ({"volumes": [SECRET]}, "only the image and the Secrets"),
-        ({"volumes": [TOKENS]}, "only the image and the Secrets"),
-        ({"volumes": [PROJECTED]}, "only the image and the Secrets"),
-        ({"volumes": [HOST]}, "only the image and the Secrets"),
-        ({"container": {"image": "other:1"}}, "only the image and the Secrets"),
-        ({"container": {"envFrom": [{"secretRef": {"name": "bank"}}]}}, "only the image and"),
-        ({"container": {"env": [KEY]}}, "only the image and the Secrets"),
-        ({"initContainers": [{"name": "i", "image": "other:1", "securityContext": SECURE}]},
-            "only the image and the Secrets"),
-        ({"container": {"securityContext": {**SECURE, "privileged": True,
-            "allowPrivilegeEscalation": True}}}, "unprivileged"),
-        ({"container": {"securityContext": {**SECURE, "runAsNonRoot": False}}}, "unprivileged"),
-        ({"container": {"securityContext": {"allowPrivilegeEscalation": False,
-            "capabilities": {"add": ["NET_ADMIN"]}}}}, "unprivileged"),
-        ({"securityContext": {}}, "unprivileged"),
-        ({"hostNetwork": True}, "unprivileged"),
-        ({"metadata": {"labels": {"app.kubernetes.io/name": "fleet-worker"}}}, "own executors"),
-        ({"metadata": {"labels": {}}}, "own executors"),
+        ({"serviceAccountName": "fleet-spark"}, ACCOUNT),
+        ({"serviceAccountName": "fleet-worker"}, ACCOUNT),
+        ({"automountServiceAccountToken": True}, ACCOUNT),
+        ({"volumes": [SECRET]}, ONLY),
+        ({"volumes": [TOKENS]}, ONLY),
+        ({"volumes": [PROJECTED]}, ONLY),
+        ({"volumes": [HOST]}, ONLY),
+        ({"container": {"image": "other:1"}}, ONLY),
+        ({"container": {"envFrom": [{"secretRef": {"name": "bank"}}]}}, ONLY),
+        ({"container": {"env": [KEY]}}, ONLY),
+        ({"initContainers": [INIT]}, ONLY),
+        ({"container": {"securityContext": ESCALATED}}, PRIVILEGE),
+        ({"container": {"securityContext": {**SECURE, "runAsNonRoot": False}}}, PRIVILEGE),
+        ({"container": {"securityContext": ADDED}}, PRIVILEGE),
+        ({"securityContext": {}}, PRIVILEGE),
+        ({"hostNetwork": True}, PRIVILEGE),
+        ({"metadata": {"labels": {"app.kubernetes.io/name": "fleet-worker"}}}, OWN),
+        ({"metadata": {"labels": {}}}, OWN),
         ({"metadata": {"ownerReferences": []}}, "belongs to the pod"),
     ],
-)  # fmt: skip
+)
 def test_an_executor_has_no_more_than_its_server(
     drivers: tuple[Driver, Driver], change: dict[str, Any], why: str
 ) -> None:
@@ -185,7 +190,7 @@ def test_spark_creates_executors_and_runs_tasks_in_them(
         "from fleet.act import spark_server as s; "
         f"s.SECRET_FILE = {str(secret)!r}; s.main(['--listen', '127.0.0.1:{port}'])"
     )
-    given = {
+    given = os.environ | {
         "FLEET_HOME": str(tmp_path),
         "FLEET_SPARK_MASTER": f"k8s://{driver.shop.server.url}",
         "FLEET_SPARK_MEMORY": "512m",
@@ -195,23 +200,19 @@ def test_spark_creates_executors_and_runs_tasks_in_them(
         "POD_NAME": driver.name,
         TOKEN_ENV: "of-this-test-alone",
     }
-    label = (
-        f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={driver.server}"
-    )
-    find = partial(driver.shop.admin.find, "Pod", label)
+    find = partial(driver.shop.admin.find, "Pod", executors_of(driver.server))
     log = tmp_path / "log"
-    started = []
+    started: list[subprocess.Popen[bytes]] = []
 
-    def start(*words: str, **environ: str) -> None:
+    def start(*words: str, environ: Mapping[str, str]) -> None:
         with log.open("a") as out:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, *words], env={**os.environ, **environ}, stdout=out, stderr=out
-                )
+            process = subprocess.Popen(
+                [sys.executable, *words], env=environ, stdout=out, stderr=out
             )
+            started.append(process)
 
     try:
-        start("-c", program, **given)
+        start("-c", program, environ=given)
         waiting.until(lambda: find()[0] or started[0].poll() is not None, "an executor")
         (pod,) = find()[0]
         assert "of-this-test-alone" not in json.dumps(pod)
@@ -219,11 +220,11 @@ def test_spark_creates_executors_and_runs_tasks_in_them(
         assert container["resources"]["limits"] == {"memory": "896Mi"}
         told = {e["name"]: e.get("value") or "127.0.0.1" for e in container["env"]}
         told |= {name: str(tmp_path) for name in ("FLEET_HOME", "HOME", "SPARK_LOCAL_DIRS")}
-        start("-m", "fleet.act.spark_server", *container["args"], **told)
+        start("-m", "fleet.act.spark_server", *container["args"], environ=os.environ | told)
         waiting.until(lambda: is_listening(started[0].pid, port), "the server")
         done = subprocess.run(
             ["timeout", "60", sys.executable, "-c", CALL],
-            env={**os.environ, **given, "PORT": str(port)},
+            env={**given, "PORT": str(port)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.stdout.split() == ["4950"], f"{done.stderr[-900:]}{log.read_text()[-3000:]}"
@@ -246,11 +247,11 @@ print(sum(row.id for row in rows))
 def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> None:
     """Neither by the label of an executor nor by a token without its pod."""
     first, second = drivers
-    assert UNBOUND in refusal(partial(create, second.api, first.executor()))
+    assert OWN in refusal(partial(create, second.api, first.executor()))
     create(first.api, first.executor(), trial=False)
-    assert UNBOUND in refusal(partial(second.api.delete, "Pod", f"exec-{first.server}"))
-    assert UNBOUND in refusal(partial(second.api.delete, "Pod", first.name))
-    assert UNBOUND in refusal(partial(delete_all, second.api, first.server))
+    assert OWN in refusal(partial(second.api.delete, "Pod", f"exec-{first.server}"))
+    assert OWN in refusal(partial(second.api.delete, "Pod", first.name))
+    assert OWN in refusal(partial(delete_all, second.api, first.server))
     delete_all(first.api, first.server)
     shop = first.shop
     names = ("fleet-spark", f"{first.server}-more-{SUFFIX}")
@@ -259,7 +260,7 @@ def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> Non
         with shop.server.api(
             shop.namespace, shop.server.account(shop.namespace, "fleet-spark", pod=pod)
         ) as api:
-            assert UNBOUND in refusal(partial(create, api, first.executor()))
+            assert OWN in refusal(partial(create, api, first.executor()))
 
 
 def test_an_operator_makes_no_account_for_spark(shop: Shop) -> None:

@@ -4,7 +4,6 @@ First all that whoever manages fleets could do with a namespace's admin rights a
 """
 
 import json
-import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ from fleet.kubernetes.deployment.examining import examine
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.operator.resource import KIND
 from fleet.model import Severity
-from k8s.cluster import programs
-from tests.kubernetes.test_chart import VALUES, rendered
+from tests.kubernetes.test_chart import VALUES, kubectl, rendered
 from tests.kubernetes.test_operator import entry
 from tests.support import waiting
 from tests.support.declared import (
@@ -90,11 +88,8 @@ def installed(server: KubeApi) -> tuple[str, str]:
     """All of the chart but what would start pods: its namespace, and the one that it watches."""
     system, namespace = server.namespace(), server.namespace()
     objects = rendered(system, {**VALUES, "watchNamespaces": [namespace]})
-    subprocess.run(
-        [programs.path("kubectl"), "--kubeconfig", str(server.kubeconfig()), "apply", "-f", "-"],
-        input=yaml.safe_dump_all(each for each in objects if each["kind"] != "Deployment"),
-        text=True, check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+    kept = [each for each in objects if each["kind"] != "Deployment"]
+    kubectl(server, "apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
     return system, namespace
 
 
@@ -139,18 +134,12 @@ def refusal(act: Callable[[], object]) -> str:
     return ""
 
 
-PRIVILEGED = {"privileged": True, "allowPrivilegeEscalation": True}
-ROLE = object_of(
-    "Role", "greedy", "rbac.authorization.k8s.io/v1",
-    rules=[{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}],
-)  # fmt: skip
-BINDING = object_of(
-    "RoleBinding", "greedy", "rbac.authorization.k8s.io/v1",
-    roleRef={
-        "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "fleet-operator",
-    },
-    subjects=[{"kind": "ServiceAccount", "name": "default", "namespace": "default"}],
-)  # fmt: skip
+RBAC = "rbac.authorization.k8s.io"
+SECRETS = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+ROLE = object_of("Role", "greedy", f"{RBAC}/v1", rules=[SECRETS])
+BINDING = object_of("RoleBinding", "greedy", f"{RBAC}/v1")
+BINDING["roleRef"] = {"apiGroup": RBAC, "kind": "Role", "name": "fleet-operator"}
+BINDING["subjects"] = [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]
 TOKEN = object_of("Secret", "token", type="kubernetes.io/service-account-token")
 TOKEN["metadata"]["annotations"] = {"kubernetes.io/service-account.name": "default"}
 
@@ -186,22 +175,20 @@ def image(name: str) -> Callable[[Api], object]:
     )
 
 
+OURS = "only objects with Fleet's labels"
+CLAIMED = {"metadata": {"labels": ORDERS.labels()}}
+
+
 @pytest.mark.parametrize(
     ("act", "why"),
     [
-        (image("theirs"), "only objects with Fleet's labels"),
+        (image("theirs"), OURS),
         (image(POD), "only the metadata of pods"),
-        (lambda api: api.delete("Pod", "theirs"), "only objects with Fleet's labels"),
-        (lambda api: api.delete("ConfigMap", "theirs"), "only objects with Fleet's labels"),
-        (lambda api: api.create(object_of("ConfigMap", "made")), "only objects with Fleet's"),
-        (
-            lambda api: api.create(object_of("Lease", "made", "coordination.k8s.io/v1")),
-            "only objects with Fleet's",
-        ),
-        (
-            lambda api: api.merge("ConfigMap", "theirs", {"metadata": {"labels": ORDERS.labels()}}),
-            "only objects with Fleet's",
-        ),
+        (lambda api: api.delete("Pod", "theirs"), OURS),
+        (lambda api: api.delete("ConfigMap", "theirs"), OURS),
+        (lambda api: api.create(object_of("ConfigMap", "made")), OURS),
+        (lambda api: api.create(object_of("Lease", "made", "coordination.k8s.io/v1")), OURS),
+        (lambda api: api.merge("ConfigMap", "theirs", CLAIMED), OURS),
     ],
 )
 def test_an_operator_writes_only_what_is_fleets(
@@ -211,46 +198,27 @@ def test_an_operator_writes_only_what_is_fleets(
     assert why in refusal(lambda: act(shop.operator))
 
 
+ACCOUNTS, PRIVILEGE = "only with the workers' accounts", "no privileged pod"
+SECRET = "only with Secrets that the chart names"
+DATABASE = {"name": "db", "secret": {"secretName": "db"}}
+PROJECTED = {"name": "db", "projected": {"sources": [{"secret": {"name": "db"}}]}}
+KEY = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "db", "key": "a"}}}
+SECURITY = {"securityContext": {"privileged": True, "allowPrivilegeEscalation": True}}
+
+
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"serviceAccountName": "admin"}, "only with the workers' accounts"),
-        ({"serviceAccountName": "fleet-spark"}, "only with the workers' accounts"),
-        ({"hostNetwork": True}, "no privileged pod"),
-        (
-            {"containers": [{"name": "worker", "envFrom": [{"secretRef": {"name": "db"}}]}]},
-            "only with Secrets that the chart names",
-        ),
-        (
-            {
-                "containers": [
-                    {
-                        "name": "worker",
-                        "env": [
-                            {"name": "A", "valueFrom": {"secretKeyRef": {"name": "db", "key": "a"}}}
-                        ],
-                    }
-                ]
-            },
-            "only with Secrets that the chart names",
-        ),
-        (
-            {"volumes": [{"name": "db", "secret": {"secretName": "db"}}]},
-            "only with Secrets that the chart names",
-        ),
-        (
-            {"volumes": [{"name": "db", "projected": {"sources": [{"secret": {"name": "db"}}]}}]},
-            "only with Secrets that the chart names",
-        ),
-        ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, "no privileged pod"),
-        (
-            {"containers": [{"name": "worker", "securityContext": PRIVILEGED}]},
-            "no privileged pod",
-        ),
-        (
-            {"initContainers": [{"name": "a", "image": "a:1", "securityContext": PRIVILEGED}]},
-            "no privileged pod",
-        ),
+        ({"serviceAccountName": "admin"}, ACCOUNTS),
+        ({"serviceAccountName": "fleet-spark"}, ACCOUNTS),
+        ({"containers": [{"name": "worker", "envFrom": [{"secretRef": {"name": "db"}}]}]}, SECRET),
+        ({"containers": [{"name": "worker", "env": [KEY]}]}, SECRET),
+        ({"volumes": [DATABASE]}, SECRET),
+        ({"volumes": [PROJECTED]}, SECRET),
+        ({"hostNetwork": True}, PRIVILEGE),
+        ({"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}, PRIVILEGE),
+        ({"containers": [{"name": "worker", **SECURITY}]}, PRIVILEGE),
+        ({"initContainers": [{"name": "a", "image": "a:1", **SECURITY}]}, PRIVILEGE),
     ],
 )
 def test_no_patch_of_pods_gives_more_than_a_worker_has(
@@ -284,9 +252,9 @@ def test_doctor_finds_the_operators_rights_enough(
     """Unless a fleet names no account: then its manager would have to make one, with a Role."""
     place = {**ON_KUBERNETES, "namespace": shop.namespace, "service_account": account}
     spec = fleet_spec(declaration(runtime=place))
-    found = {each.check: each for each in examine(spec, shop.operator, looks={})}
-    assert found["permissions"].level is severity
-    assert ("create RoleBinding" in found["permissions"].found) == (account is None)
+    (found,) = [f for f in examine(spec, shop.operator, looks={}) if f.check == "permissions"]
+    assert found.level is severity
+    assert ("create RoleBinding" in found.found) == (account is None)
 
 
 def lease(holder: str | None) -> Object:
@@ -317,19 +285,17 @@ def test_a_worker_takes_a_slot_of_its_fleet_for_itself(shop: Shop) -> None:
 
 def test_a_worker_writes_its_report_and_nothing_of_the_managers(shop: Shop) -> None:
     """The change, the targets, other maps and other fleets' are refused."""
-    data = {"data": {"a": "b"}}
-    assert not refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.stopped_partitions, data))
+
+    def marks(name: str, **written: Any) -> str:
+        return refusal(lambda: shop.worker.merge("ConfigMap", name, written))
+
+    assert not marks(ORDERS.stopped_partitions, data={"a": "b"})
     assert not refusal(replaced(shop.worker, shop.admin, ORDERS.report(0), POD))
-    refused = {
-        PAYMENTS.stopped_partitions: "of its own fleet",
-        "theirs": "of its own fleet",
-    }
-    for name, why in refused.items():
-        assert why in refusal(lambda: shop.worker.merge("ConfigMap", name, data))  # noqa: B023
+    for name in (PAYMENTS.stopped_partitions, "theirs"):
+        assert "of its own fleet" in marks(name, data={"a": "b"})
     for name in (ORDERS.change, ORDERS.targets):
         assert "only slots" in refusal(replaced(shop.worker, shop.admin, name, POD))
-    stolen = {"metadata": {"labels": {GROUP_LABEL: PAYMENTS.slug}}}
-    assert refusal(lambda: shop.worker.merge("ConfigMap", ORDERS.stopped_partitions, stolen))
+    assert marks(ORDERS.stopped_partitions, metadata={"labels": {GROUP_LABEL: PAYMENTS.slug}})
 
 
 def test_a_worker_annotates_its_own_pod_only(shop: Shop) -> None:
@@ -354,9 +320,13 @@ def test_a_token_of_another_pod_writes_nothing(shop: Shop) -> None:
             )
 
 
+DATABASE_KEY = {"secretKeyRef": {"name": "database", "key": "url"}}
+
+
 def run_job(spec: dict[str, Any], name: str = "fleet-run") -> Object:
     """A Job as Dagster's launcher makes it of a run."""
-    container = {"name": "run", "image": "fleet:1", "env": [ENV_OF_DATABASE]}
+    env = [{"name": "DAGSTER_DATABASE", "valueFrom": DATABASE_KEY}]
+    container = {"name": "run", "image": "fleet:1", "env": env}
     whole = {"restartPolicy": "Never", "containers": [container], **spec}
     made = object_of("Job", f"dagster-run-{uuid.uuid4()}", "batch/v1")
     made["metadata"]["labels"] = {"app.kubernetes.io/name": name}
@@ -364,16 +334,10 @@ def run_job(spec: dict[str, Any], name: str = "fleet-run") -> Object:
     return made
 
 
-ENV_OF_DATABASE = {
-    "name": "DAGSTER_DATABASE",
-    "valueFrom": {"secretKeyRef": {"name": "database", "key": "url"}},
-}
-JOBS = "/apis/batch/v1/namespaces/{}/jobs"
-
-
 def asked(api: Api, method: str, name: str = "", body: Object | None = None) -> Object | None:
     """A request about Jobs, which Fleet itself never makes."""
-    return api._call(Request(method, f"{JOBS.format(api.namespace)}{name}", body=body))
+    path = f"/apis/batch/v1/namespaces/{api.namespace}/jobs{name}"
+    return api._call(Request(method, path, body=body))
 
 
 def test_dagster_starts_runs_and_a_run_starts_none(shop: Shop) -> None:
@@ -393,13 +357,10 @@ def test_dagster_starts_runs_and_a_run_starts_none(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("job", "why"),
     [
-        (run_job({"serviceAccountName": "fleet-operator"}), "only with the workers' accounts"),
-        (run_job({"hostPID": True}), "no privileged pod"),
-        (
-            run_job({"volumes": [{"name": "db", "secret": {"secretName": "db"}}]}),
-            "only with Secrets that the chart names",
-        ),
-        (run_job({}, name="another"), "only objects with Fleet's labels"),
+        (run_job({"serviceAccountName": "fleet-operator"}), ACCOUNTS),
+        (run_job({"hostPID": True}), PRIVILEGE),
+        (run_job({"volumes": [DATABASE]}), SECRET),
+        (run_job({}, name="another"), OURS),
     ],
 )
 def test_a_job_of_dagster_is_no_way_to_more(shop: Shop, job: Object, why: str) -> None:
@@ -412,14 +373,10 @@ def test_dagster_and_its_runs_change_fleets_as_the_operator_does(shop: Shop) -> 
     for user in ("fleet-dagster", "fleet-dagster-run"):
         account = shop.server.account(shop.system, user)
         with shop.server.api(shop.namespace, account) as api:
-            assert not refusal(lambda: api.apply(shop.deployment(), trial=True))
-            assert "only objects with Fleet's labels" in refusal(
-                lambda: api.delete("ConfigMap", "theirs")
-            )
+            assert not refusal(partial(api.apply, shop.deployment(), trial=True))
+            assert OURS in refusal(partial(api.delete, "ConfigMap", "theirs"))
             greedy = shop.deployment(pod_template={"spec": {"serviceAccountName": user}})
-            assert "only with the workers' accounts" in refusal(
-                lambda: api.apply(greedy, trial=True)  # noqa: B023
-            )
+            assert ACCOUNTS in refusal(partial(api.apply, greedy, trial=True))
 
 
 def test_a_life_by_these_rights(
@@ -437,11 +394,8 @@ def test_a_life_by_these_rights(
         place.write("orders", fleet=entry(group))
         with place.operator():
             assert "warm" in place.until("orders", "Stalled", "Failed")
-            found = place.found("orders")
-            assert found is not None
+            found, deployment = place.found("orders") or {}, api.get("Deployment", slug) or {}
             assert found["status"]["change"]["state"] == "failed"
-            deployment = api.get("Deployment", slug)
-            assert deployment is not None
             owners = [each["uid"] for each in deployment["metadata"]["ownerReferences"]]
             assert owners == [found["metadata"]["uid"]]
             waiting.until(

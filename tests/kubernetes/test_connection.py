@@ -1,13 +1,9 @@
 """A pod's own way to the API server: what it sends is what the package `kubernetes` would send."""
 
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import urllib3
@@ -18,17 +14,15 @@ from fleet.errors import ConfigError, Unreachable
 from fleet.kubernetes.client import connection
 from fleet.kubernetes.client.api import BRISK, Api, Request, transmit
 from tests.support.authority import Authority
+from tests.support.json_server import JsonHandler, serving
 
 
 class Pod:
     """A service account's files and variables, and the server that they lead to."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, port: str) -> None:
         self.folder = folder
-        self.environ = {
-            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
-            "KUBERNETES_SERVICE_PORT": str(port),
-        }
+        self.environ = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}
         self.clock = ManualClock()
         self.asked: list[dict[str, str]] = []
         self.token("first")
@@ -51,26 +45,15 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     """A server behind TLS, signed by the authority in ca.crt."""
     asked: list[dict[str, str]] = []
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Answering(JsonHandler):
+        def get(self) -> None:
             asked.append(dict(self.headers))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"{}")
-
-        def log_message(self, *words: Any) -> None:
-            """Silence."""
+            self.say(200, {})
 
     authority = Authority(tmp_path, "ca")
     authority.ca.rename(tmp_path / "ca.crt")
-    certificate, key = authority.sign("server")
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate, key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        made = Pod(tmp_path, server.server_port)
+    with serving(Answering, tls=authority.sign("server")) as address:
+        made = Pod(tmp_path, address.rpartition(":")[2])
         made.asked = asked
         monkeypatch.setattr(connection, "SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
@@ -80,8 +63,6 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
         for name, value in made.environ.items():
             monkeypatch.setenv(name, value)
         yield made
-        server.shutdown()
-        thread.join()
 
 
 def test_a_pod_sends_what_the_package_would_send(pod: Pod) -> None:

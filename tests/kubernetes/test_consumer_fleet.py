@@ -8,23 +8,22 @@ import pytest
 import yaml
 
 from fleet import cli
-from fleet.config.spec import FixedScaling, KubernetesRuntimeSpec
+from fleet.config.spec import FixedScaling, FleetSpec, KubernetesRuntimeSpec
 from fleet.errors import ConfigError
 from fleet.kubernetes.client.object_names import ObjectNames
 from fleet.kubernetes.operator.resource import DeclaredFleet, cluster_text, spec_of
 from fleet.kubernetes.operator.status import FleetView, PassOutcome, status_of
 from fleet.model import StepKind
 from fleet.slots import (
-    Change,
     ChangeState,
     Phase,
     Slot,
     SlotTargets,
     WorkerProcess,
-    WorkerReport,
 )
 from tests.support.declared_fleets import resource
-from tests.support.plans import plan_of, step_of
+from tests.support.plans import change_of, plan_of, step_of
+from tests.support.slot_records import report_of
 
 CLUSTER = """
 cluster: {name: main, bootstrap_servers: "kafka:9092"}
@@ -42,9 +41,14 @@ def declared(status: dict[str, Any] | None = None, **spec: Any) -> DeclaredFleet
     return DeclaredFleet({**found, "status": status or {}})
 
 
+def spec_in(cluster: str = CLUSTER, **spec: Any) -> FleetSpec:
+    """What the resource and its cluster's file mean together."""
+    return spec_of(declared(**spec), cluster, namespace="shop")
+
+
 def test_the_resource_is_one_entry_below_its_clusters_file() -> None:
     """In its own namespace, by the pod's account, without code of the operator's."""
-    spec = spec_of(declared(), CLUSTER, namespace="shop")
+    spec = spec_in()
     (fleet,) = spec.fleets
     runtime, worker = fleet.runtime, fleet.worker
     assert isinstance(runtime, KubernetesRuntimeSpec)
@@ -56,20 +60,18 @@ def test_the_resource_is_one_entry_below_its_clusters_file() -> None:
 
 def test_a_mode_that_is_written_counts() -> None:
     """In the cluster's file, or in the fleet."""
-    spec = spec_of(declared(), f"mode: plan\n{CLUSTER}", namespace="shop")
-    assert spec.mode_of(spec.fleets[0]) == "plan"
-    own = {**ENTRY, "mode": "observe"}
-    spec = spec_of(declared(fleet=own), CLUSTER, namespace="shop")
-    assert spec.mode_of(spec.fleets[0]) == "observe"
+    for spec, mode in (
+        (spec_in(f"mode: plan\n{CLUSTER}"), "plan"),
+        (spec_in(fleet={**ENTRY, "mode": "observe"}), "observe"),
+    ):
+        assert spec.mode_of(spec.fleets[0]) == mode
 
 
 def test_replicas_are_the_number_of_slots_where_another_decides() -> None:
     """Whatever the policy in the entry says."""
     entry = {**ENTRY, "scaling": {"policy": "lag"}}
-    told = declared(fleet=entry, scaling={"policy": "external"}, replicas=5)
-    assert spec_of(told, CLUSTER, namespace="shop").fleets[0].scaling == FixedScaling(
-        policy="fixed", workers=5
-    )
+    (fleet,) = spec_in(fleet=entry, scaling={"policy": "external"}, replicas=5).fleets
+    assert fleet.scaling == FixedScaling(policy="fixed", workers=5)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +89,19 @@ def test_replicas_are_the_number_of_slots_where_another_decides() -> None:
 def test_what_is_wrong_is_told_by_its_key(spec: dict[str, Any], cluster: str, why: str) -> None:
     """And no variable of the operator's is looked up."""
     with pytest.raises(ConfigError, match=why):
-        spec_of(declared(**spec), cluster, namespace="shop")
+        spec_in(cluster, **spec)
 
 
 @pytest.mark.parametrize("key", ["authorization_env", "authorization_file", "ca_file"])
 def test_an_address_of_the_resource_gets_no_login_of_the_operator(key: str) -> None:
     """Neither by the resource nor by the defaults of its cluster's file."""
     scaling = {"policy": "external", "url": "http://sizer:1/"}
-    plain = declared(fleet={**ENTRY, "scaling": scaling})
-    assert spec_of(plain, CLUSTER, namespace="shop").fleets[0].scaling.policy == "external"
-    own = declared(fleet={**ENTRY, "scaling": {**scaling, key: "KAFKA"}})
+    plain, own = ({**ENTRY, "scaling": each} for each in (scaling, {**scaling, key: "KAFKA"}))
+    assert spec_in(fleet=plain).fleets[0].scaling.policy == "external"
     theirs = f"{CLUSTER}  scaling: {{policy: external, url: 'https://house/', {key}: KAFKA}}\n"
-    for told, cluster in ((own, CLUSTER), (plain, theirs)):
+    for fleet, cluster in ((own, CLUSTER), (plain, theirs)):
         with pytest.raises(ConfigError, match=rf"spec\.fleet\.scaling\.{key}: the operator would"):
-            spec_of(told, cluster, namespace="shop")
+            spec_in(cluster, fleet=fleet)
 
 
 def test_an_unknown_cluster_is_told_with_the_known_ones(tmp_path: Path) -> None:
@@ -115,17 +116,7 @@ def test_an_unknown_cluster_is_told_with_the_known_ones(tmp_path: Path) -> None:
             cluster_text(folder, name)
 
 
-CHANGE = Change(
-    group="orders",
-    plan=plan_of(step_of(StepKind.OPEN, [0, 1])),
-    state=ChangeState.DONE,
-    actor="me",
-    token=1,
-    counter=1,
-    step=1,
-    started_at=0.0,
-    sentence="done, as planned",
-)
+CHANGE = change_of(plan_of(step_of(StepKind.OPEN, [0, 1])), ChangeState.DONE, step=1)
 VIEW = FleetView(
     targets=SlotTargets(
         group="orders", version=1, open=frozenset({0, 1, 2, 3}), quarantined=frozenset({3})
@@ -135,18 +126,7 @@ VIEW = FleetView(
         Slot(group="orders", number=1, owner="pod-b", phase=Phase.JOINING),
         Slot(group="orders", number=2, owner="pod-c", phase=Phase.ACTIVE, owner_ended=True),
     ),
-    reports=tuple(
-        WorkerReport(
-            worker=name,
-            group="orders",
-            revision="r",
-            phase="standby",
-            slot=None,
-            counter=1,
-            http_port=None,
-        )
-        for name in ("pod-d", "pod-gone")
-    ),
+    reports=tuple(report_of(name, "orders") for name in ("pod-d", "pod-gone")),
     workers=(
         WorkerProcess(
             name="pod-d", group="orders", revision="r", wanted=True, running=True, restarts=0
@@ -222,6 +202,7 @@ def test_what_the_operator_makes_is_rendered(
     assert {each["metadata"]["namespace"] for each in made} == {"shop"}
     names = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
     assert names == ["fleet-spark", ObjectNames("main", "orders").deployment]
+    named = "kind: ConsumerFleet\nmetadata: {name: a}\nspec: "
     for text, why in (
         (yaml.safe_dump(resource("orders", "shop", fleet={"group": "orders"})), "spec.fleet"),
         ("kind: Pod", "no ConsumerFleet"),
@@ -229,12 +210,9 @@ def test_what_the_operator_makes_is_rendered(
         ("", "no ConsumerFleet"),
         ("a: [", "is no YAML"),
         ("kind: ConsumerFleet", "no ConsumerFleet with a metadata.name"),
-        ("kind: ConsumerFleet\nmetadata: {name: a}\nspec: []", "spec is not a mapping: '[]'"),
-        (
-            "kind: ConsumerFleet\nmetadata: {name: a}\nspec: {fleet: 3}",
-            "spec.fleet is not a mapping",
-        ),
-        ("kind: ConsumerFleet\nmetadata: {name: a}\nspec: {scaling: x}", "is not a mapping: 'x'"),
+        (f"{named}[]", "spec is not a mapping: '[]'"),
+        (f"{named}{{fleet: 3}}", "spec.fleet is not a mapping"),
+        (f"{named}{{scaling: x}}", "is not a mapping: 'x'"),
     ):
         file.write_text(text)
         assert cli.run(asked) == 2, text

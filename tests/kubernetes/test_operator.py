@@ -112,8 +112,7 @@ def test_what_cannot_be_read_is_said_in_the_status(place: Declared) -> None:
         place.write("orders", fleet=entry("orders"))
         said = place.until("orders", "Ready", "Unreachable", "Unknown")
         assert place.condition("orders", "Stalled")["status"] == "False"
-    found = place.found("orders")
-    assert found is not None
+    found = place.found("orders") or {}
     assert FINALIZER in found["metadata"]["finalizers"]
     assert found["status"]["observedGeneration"] == found["metadata"]["generation"] == 2
     assert "InvalidSpec" in place.events("orders")
@@ -124,14 +123,12 @@ def test_the_older_of_two_resources_has_the_group(place: Declared) -> None:
     place.cluster("127.0.0.1:1")
     place.write("first", fleet=entry("orders"))
     place.write("second", fleet=entry("orders"))
-    first = (place.found("first") or {})["metadata"]
-    second = (place.found("second") or {})["metadata"]
-    by_age = sorted([first, second], key=lambda m: (m["creationTimestamp"], m["uid"]))
+    both = [(place.found(name) or {})["metadata"] for name in ("first", "second")]
+    by_age = sorted(both, key=lambda meta: (meta["creationTimestamp"], meta["uid"]))
     older, younger = (each["name"] for each in by_age)
     with place.operator():
-        assert f"ConsumerFleet {older} has this group" in place.until(
-            younger, "Stalled", "Conflict"
-        )
+        said = place.until(younger, "Stalled", "Conflict")
+        assert f"ConsumerFleet {older} has this group" in said
         place.until(older, "Ready", "Unreachable", "Unknown")
 
 
@@ -157,8 +154,7 @@ def test_orphaned_workers_stay(place: Declared, broker: Any, unique: str) -> Non
         (place.clusters / "main.yaml").unlink()
         place.api.delete(KIND, "orders")
         place.gone("orders")
-    deployment = place.api.get("Deployment", slug)
-    assert deployment is not None
+    deployment = place.api.get("Deployment", slug) or {}
     assert not deployment["metadata"].get("ownerReferences")
     assert "Orphaned" in place.events("orders")
 
@@ -171,9 +167,7 @@ def test_replicas_are_scaled_by_whoever_does(place: Declared, broker: Any, uniqu
     with place.operator():
         waiting.until(lambda: "Planned" in place.events("orders"), "a plan")
         assert (place.found("orders") or {})["spec"]["replicas"] == 2
-        patch = {"spec": {"replicas": 1}}
-        scaled = place.api.merge(KIND, "orders", patch, part="scale")
-        assert scaled is not None
+        scaled = place.api.merge(KIND, "orders", {"spec": {"replicas": 1}}, part="scale") or {}
         assert scaled["kind"] == "Scale"
         place.until("orders", "Stalled", "Failed")
         assert (place.found("orders") or {})["spec"]["replicas"] == 1
@@ -194,16 +188,11 @@ def test_a_namespace_that_is_deleted_goes(place: Declared, broker: Any, unique: 
         )
 
 
-def store_of(place: Declared) -> LeaseStore:
-    """As another manager of that namespace has it."""
-    return LeaseStore.for_manager(place.api, cluster="main", clock=SystemClock(), lease=5.0)
-
-
 def test_a_pause_holds_and_says_so(place: Declared, broker: Any, unique: str) -> None:
     """The plan is shown and not carried out; once it is lifted the plan is."""
     group = f"orders-{unique}"
     place.cluster(broker.bootstrap_servers)
-    store = store_of(place)
+    store = LeaseStore.for_manager(place.api, cluster="main", clock=SystemClock(), lease=5.0)
     store.pause(Pause(group=group, reason="an audit", by="ann", at=0.0))
     place.write("orders", fleet=entry(group))
     with place.operator():
@@ -220,7 +209,7 @@ def test_the_groups_lease_decides_among_managers(place: Declared, broker: Any, u
     group = f"orders-{unique}"
     place.cluster(broker.bootstrap_servers)
     plan = plan_of(step_of(StepKind.OPEN, [0]), group=group)
-    store = store_of(place)
+    store = LeaseStore.for_manager(place.api, cluster="main", clock=SystemClock(), lease=5.0)
     assert store.begin_change(plan, actor="dagster", started_at=time.time(), lease=5.0)
     place.write("orders", fleet=entry(group))
     with place.operator():

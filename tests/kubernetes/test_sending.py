@@ -2,9 +2,7 @@
 
 import json
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,41 +24,25 @@ from fleet.kubernetes.leases.lease_objects import Damaged
 from fleet.kubernetes.leases.lease_store import PatientStore
 from fleet.slots.backend import Entry, Key, Kind, Value
 from fleet.slots.store import Store
+from tests.support.json_server import JsonHandler, serving
 from tests.support.memory_slots import Memory, MemoryBackend
 from tests.support.plans import plan_of
 
 TOKEN = "a-token"
 
 
-class Answering(BaseHTTPRequestHandler):
-    """Notes what it is asked, and answers with an empty object."""
-
-    asked: list[tuple[str, str, dict[str, str], bytes]]
-
-    def _answer(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.asked.append((self.command, self.path, dict(self.headers), body))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    do_GET = do_PATCH = _answer  # noqa: N815 - as http.server calls them
-
-    def log_message(self, *words: Any) -> None:
-        """Silence."""
-
-
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[Any]]]:
-    """Its address, and what it was asked."""
+    """Its address, and what it was asked; it answers with an empty object."""
     asked: list[Any] = []
-    handler = type("Handler", (Answering,), {"asked": asked})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as made:
-        thread = threading.Thread(target=made.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{made.server_port}", asked
-        made.shutdown()
-        thread.join()
+
+    class Answering(JsonHandler):
+        def do_PATCH(self) -> None:  # noqa: N802 - as http.server calls it
+            asked.append((self.command, self.path, dict(self.headers), self.body()))
+            self.say(200, {})
+
+    with serving(Answering) as address:
+        yield address, asked
 
 
 def opened(folder: Path, address: str) -> Api:
@@ -157,54 +139,33 @@ def test_a_server_that_answered_once_is_waited_for() -> None:
     assert store.cluster == "main"
 
 
-def test_who_only_looks_waits_for_nothing() -> None:
-    """It looks again soon, and shows the rest meanwhile."""
-    inner = Away()
-    store = patient(inner)
-    store.targets("orders")
-    inner.missing, inner.asked = 1, 0
-    with pytest.raises(Unreachable):
-        store.at_once.targets("orders")
-    assert inner.asked == 1
-
-
-def test_the_wait_ends() -> None:
-    """After an upgrade's time somebody has to hear of it."""
-    inner = Away()
-    store = patient(inner)
-    store.targets("orders")
-    inner.missing = 10_000
-    with pytest.raises(Unreachable):
-        store.targets("orders")
-    assert inner.asked <= PATIENT.grace + 3
-
-
 @pytest.mark.parametrize(
-    ("answer", "seconds"),
-    [(Missing("lease a does not exist"), 0), (Damaged("lease a is damaged"), 0), (Denied("no"), 5)],
+    ("ask", "answer", "seconds"),
+    [
+        # After an upgrade's time somebody has to hear of it.
+        (lambda store: store.targets, Unreachable("nobody answers"), PATIENT.grace),
+        # Who only looks looks again soon, and shows the rest meanwhile.
+        (lambda store: store.at_once.targets, Unreachable("nobody answers"), 0),
+        # One damaged object would hold up every other group for a minute and a half.
+        (lambda store: store.targets, Missing("lease a does not exist"), 0),
+        (lambda store: store.targets, Damaged("lease a is damaged"), 0),
+        (lambda store: store.targets, Denied("no"), 5),
+        # Whether a change was adopted has to be looked at; a trial is over when it has failed.
+        (lambda store: store.adopt, Unreachable("nobody answers"), 0),
+        (lambda store: store.beat, Unreachable("nobody answers"), 0),
+    ],
 )
-def test_what_the_server_answered_is_not_waited_for(answer: Unreachable, seconds: int) -> None:
-    """One damaged object would hold up every other group for a minute and a half."""
+def test_the_wait_ends(
+    ask: Callable[[Any], Callable[[str], str]], answer: Unreachable, seconds: float
+) -> None:
+    """Sooner where another look brings nothing."""
     inner = Away()
     store = patient(inner)
     store.targets("orders")
     inner.answer, inner.missing, inner.asked = answer, 10_000, 0
     with pytest.raises(type(answer)):
-        store.targets("orders")
-    assert inner.asked == seconds + 1
-
-
-@pytest.mark.parametrize("what", ["adopt", "beat"])
-def test_what_is_asked_once(what: str) -> None:
-    """Whether a change was adopted has to be looked at; a trial is over when it has failed."""
-    assert hasattr(Store, what)
-    inner = Away()
-    store = patient(inner)
-    store.targets("orders")
-    inner.missing, inner.asked = 1, 0
-    with pytest.raises(Unreachable):
-        getattr(store, what)("orders")
-    assert inner.asked == 1
+        ask(store)("orders")
+    assert seconds < inner.asked <= seconds + 3
 
 
 class Unanswered(MemoryBackend):
@@ -232,9 +193,6 @@ def test_a_change_whose_answer_was_lost_is_begun_once() -> None:
     assert begun is not None
     assert store.change("orders") == begun
     assert (begun.token, begun.step) == (1, 0)
-    for other in (
-        {"plan": plan, "actor": "b", "started_at": 5.0},
-        {"plan": plan, "actor": "a", "started_at": 6.0},
-        {"plan": plan_of(id="p2", group="orders"), "actor": "a", "started_at": 5.0},
-    ):
-        assert store.begin_change(other.pop("plan"), **other) is None
+    other = plan_of(id="p2", group="orders")
+    for of, actor, at in ((plan, "b", 5.0), (plan, "a", 6.0), (other, "a", 5.0)):
+        assert store.begin_change(of, actor=actor, started_at=at) is None

@@ -1,7 +1,6 @@
 """A fleet's objects and its Spark server's, as a real API server judges them: by dry run."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from fleet.kubernetes.deployment.spark_servers import ensure_tokens
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
 from fleet.kubernetes.manifests.spark_objects import spark_objects, spark_servers
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, settings_of
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import KubeApi, pod_of
 
 pytestmark = pytest.mark.kubernetes
 
@@ -23,12 +22,7 @@ ODD = {"env_from": ["kafka.login", "k" * 63], "mounts": {"tls.v1": "/tls", "m" *
 @pytest.fixture(scope="module")
 def api(kube_api: KubeApi) -> Iterator[Api]:
     """A namespace that enforces the restricted Pod Security Standard."""
-    name = kube_api.namespace()
-    path = f"/api/v1/namespaces/{name}"
-    found = kube_api.send("GET", path, None)
-    found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
-    kube_api.send("PUT", path, found)
-    with kube_api.api(name) as made:
+    with kube_api.api(kube_api.namespace(enforce="restricted")) as made:
         yield made
 
 
@@ -38,13 +32,6 @@ def spec_in(api: Api) -> FleetSpec:
     return fleet_spec(
         declaration("plain", runtime=place), declaration("odd", runtime={**place, **ODD})
     )
-
-
-def pod_of(deployment: dict[str, Any]) -> dict[str, Any]:
-    """The pod that its controller would make."""
-    template = deployment["spec"]["template"]
-    meta = {**template["metadata"], "name": deployment["metadata"]["name"]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
 
 
 def test_the_server_takes_a_fleet_and_its_pods(api: Api) -> None:

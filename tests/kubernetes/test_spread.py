@@ -11,10 +11,9 @@ from fleet.kubernetes.client.api import Api, Object, Request
 from fleet.kubernetes.client.object_names import HASH_LABEL, ObjectNames
 from fleet.kubernetes.deployment.pod_status import worker_of
 from fleet.kubernetes.manifests import deployment_objects
-from tests.kubernetes.test_server_side import pod_of
 from tests.support import waiting
 from tests.support.declared import ON_KUBERNETES, fleet_spec, group_spec, settings_of
-from tests.support.kube_api import KubeApi
+from tests.support.kube_api import KubeApi, pod_of
 from tests.support.kube_controllers import scheduler
 
 pytestmark = pytest.mark.kubernetes

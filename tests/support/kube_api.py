@@ -30,6 +30,13 @@ GROUPS = {ADMIN: "system:masters", "worker": "", "manager": "", "reader": ""}
 """Users, by their tokens too: `worker` may nothing until a test binds a role to it."""
 
 
+def pod_of(deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """The pod that a Deployment's controller would make."""
+    template = deployment["spec"]["template"]
+    meta = {**template["metadata"], "name": deployment["metadata"]["name"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
+
+
 class KubeApi:
     """One etcd and one kube-apiserver of this test's own."""
 
@@ -161,9 +168,11 @@ class KubeApi:
         self._tokens[user] = str(token)
         return user
 
-    def namespace(self) -> str:
+    def namespace(self, *, enforce: str = "privileged") -> str:
+        """A new one; enforce: its Pod Security Standard."""
         name = f"test-{uuid.uuid4().hex[:10]}"
-        self.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        labels = {"pod-security.kubernetes.io/enforce": enforce}
+        self.post("/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
         return name
 
     def grant(self, namespace: str, user: str, rules: list[Any]) -> None:
