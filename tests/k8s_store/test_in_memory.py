@@ -4,8 +4,6 @@ Who may take at all is the store's own and asked of every store in tests/slots.
 """
 
 import contextlib
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +17,7 @@ from fleet.kubernetes.client.object_names import COST_ANNOTATION, ObjectNames
 from fleet.kubernetes.leases.lease_backend import SILENT, LeaseBackend
 from fleet.kubernetes.leases.lease_objects import annotate, annotation, blank
 from fleet.model import TopicPartition
-from fleet.slots import Handover, Phase, Slot
+from fleet.slots import Phase, Slot
 from fleet.slots.store import CLAIM_GRACE
 from fleet.worker.slot.slot_lease import SlotWatcher
 from tests.support.memory_server import Answer, MemoryServer
@@ -80,48 +78,18 @@ def test_who_was_asked_to_go_takes_nothing(place):
     assert place.manager.leases.targets_lease(GROUP).record.going == frozenset()
 
 
-@pytest.mark.parametrize(
-    "shut",
-    [
-        pytest.param(lambda p: p.write(leaving=frozenset({0})), id="leaving"),
-        pytest.param(lambda p: p.write(open=frozenset()), id="closed"),
-        pytest.param(
-            lambda p: p.write(handover={0: Handover(token=1, revision="old")}), id="pinned"
-        ),
-        pytest.param(lambda p: p.manager.retire(GROUP, ["w"], there=["w"]), id="asked-to-go"),
-    ],
-)
-def test_a_slot_that_shuts_between_the_two_requests_is_given_back(place, shut):
+def test_who_is_asked_to_go_between_its_two_requests_gives_the_slot_back(place):
     """As it was, but for the token: nobody may act on what was seen before."""
     before = place.slot(0)
 
-    def shuts(method: str, found: dict) -> None:
+    def goes(method: str, found: dict) -> None:
         if found["metadata"]["name"] == NAMES.slot(0) and method == "PUT":
             place.server.after = lambda method, found: None
-            shut(place)
+            place.manager.retire(GROUP, ["w"], there=["w"])
 
-    place.server.after = shuts
+    place.server.after = goes
     assert place.take(0) is None
     assert place.slot(0) == replace(before, token=before.token + 1)
-
-
-def test_a_take_whose_answer_was_lost_is_looked_for(place):
-    """Done all the same: the slot is ours. Nobody answers at all: it is given back later."""
-    place.server.silent = 1
-    assert place.take(0, revision="old") == place.slot(0)
-
-    def falls(method: str, found: dict) -> None:
-        place.server.away = True
-
-    store, seen = place.worker("old"), place.slot(1)
-    place.server.silent, place.server.after = 1, falls
-    with pytest.raises(Unreachable):
-        store.take(seen, worker="x", revision="old", spark_session=None)
-    place.server.away, place.server.after = False, lambda method, found: None
-    place.clock.sleep(60)
-    assert place.slot(1).owner == "x"
-    store.return_uncertain_takes()
-    assert place.slot(1) == replace(seen, token=seen.token + 1)
 
 
 class Died(Exception):
@@ -139,33 +107,6 @@ def claimed(place: Place) -> None:
     with pytest.raises(Died):
         place.take(0, "dead")
     place.server.after = lambda method, found: None
-
-
-def test_at_whatever_request_a_new_owner_dies_another_goes_on():
-    """One slot at most is written to the new revision: the survivor gets that one, or another."""
-    for fatal in range(1, 20):
-        place, requests = Place(), itertools.count(1)
-
-        def dies(*_: str, requests: Iterator[int] = requests, fatal: int = fatal) -> None:
-            if next(requests) == fatal:
-                raise Died
-
-        place.server.before = dies
-        with contextlib.suppress(Died):
-            place.take(0, "dead")
-        place.server.before = lambda *_: None
-        owned = [slot.number for slot in place.manager.slots(GROUP) if slot.owner]
-        assert owned in ([], [0])
-        survivor, seen = place.worker("new"), place.slot(0 if owned else 1)
-        for _ in range(2):
-            held = survivor.take(seen, worker="b", revision="new", spark_session=None)
-            if held is not None:
-                break
-            place.clock.sleep(CLAIM_GRACE + 0.1)
-        assert [slot.owner for slot in place.manager.slots(GROUP) if slot.owner] == ["b"]
-        if next(requests) <= fatal:
-            return
-    pytest.fail("a take needs less than twenty requests")
 
 
 def test_a_claim_of_the_dead_holds_up_for_two_seconds(place):
@@ -251,21 +192,6 @@ def test_who_cannot_write_calls_nobody_dead(place, monkeypatch, status):
         assert place.slot(0).token == held.token
     assert 0 not in takeable(20)
     assert 0 in takeable(30), "who really died is replaced a lease later"
-
-
-def test_who_comes_between_a_look_and_a_take_keeps_the_slot(place):
-    """Its owner renews in the last moment before the write."""
-    held = place.hold(0, "living", "old")
-    store, seen = place.worker("old"), place.slot(0)
-
-    def renews(method: str, kind: str, name: str) -> None:
-        if (method, name) == ("PUT", NAMES.slot(0)):
-            place.server.before = lambda *_: None
-            assert place.manager.renew(held) is not None
-
-    place.server.before = renews
-    assert store.take(seen, worker="w", revision="old", spark_session=None) is None
-    assert place.slot(0).owner == "living"
 
 
 def test_all_marks_are_lifted_by_one_reading(place):

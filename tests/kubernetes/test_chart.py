@@ -203,18 +203,6 @@ def test_rules_and_dashboard_are_those_of_fleet_render() -> None:
     assert "RUNBOOKS" not in text
 
 
-@pytest.mark.prometheus
-def test_prometheus_takes_what_is_in_the_rule_object(tmp_path: Path) -> None:
-    """Its operator hands `spec` to Prometheus as it is."""
-    file = tmp_path / "rules.yml"
-    objects = rendered("system", {**VALUES, "monitoring": MONITORED})
-    file.write_text(yaml.safe_dump(the(objects, "PrometheusRule", "fleet-main")["spec"]))
-    said = subprocess.run(
-        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False
-    )
-    assert said.returncode == 0, said.stdout + said.stderr
-
-
 def test_dagster_reads_the_clusters_file_and_its_own_fleets(tmp_path: Path) -> None:
     """Its instance is that of `fleet new`, or has a launcher; its fleets run where others do."""
     from dagster._config import process_config

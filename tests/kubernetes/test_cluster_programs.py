@@ -63,18 +63,12 @@ def test_what_is_missing_is_built_by_one_command(home: Path):
     assert asked(home)[2:] == [[programs.BUILT["kubectl"]]]
 
 
-def test_other_sources_are_built_again(home: Path, monkeypatch: pytest.MonkeyPatch):
-    """A program of older sources is none."""
-    programs.build(lambda _: None)
-    (programs.folder() / ".dns.sources").write_text("older")
-    programs.build(lambda _: None)
-    assert asked(home)[2:] == [["./dns"]]
-
-
 def test_a_build_that_fails_says_why_and_leaves_what_was_there(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Go's words without the names of all packages; three attempts, the next call tries again."""
+    """Go's words without the names of all packages; three attempts, the next call tries again: a
+    program of older sources is none.
+    """
     monkeypatch.setattr(retrying, "PAUSES", [0.0, 0.0])
     programs.build(lambda _: None)
     (programs.folder() / ".dns.sources").write_text("older")
@@ -118,17 +112,19 @@ def test_each_minor_version_is_built_from_modules_of_its_own(
     assert "-modfile=go.mod" in helm
 
 
-def test_a_version_that_is_not_pinned(monkeypatch: pytest.MonkeyPatch):
-    """One sentence with those that are."""
-    monkeypatch.setenv("FLEET_KUBERNETES", "1.20")
-    with pytest.raises(FleetError, match=r"FLEET_KUBERNETES=1\.20 .*; choose one of 1\.36, 1\.37"):
-        programs.build(lambda _: None)
-
-
-def test_no_go(home: Path, monkeypatch: pytest.MonkeyPatch):
-    """One sentence."""
-    monkeypatch.setenv("PATH", str(home))
-    with pytest.raises(FleetError, match=r"needs Go 1\.26 or newer on PATH"):
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("FLEET_KUBERNETES", "1.20", r"FLEET_KUBERNETES=1\.20 .*; choose one of 1\.36, 1\.37"),
+        ("PATH", "/", r"needs Go 1\.26 or newer on PATH"),
+    ],
+)
+def test_what_cannot_be_built(
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
+):
+    """One sentence: a version that is not pinned, no Go."""
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(FleetError, match=why):
         programs.build(lambda _: None)
 
 

@@ -60,7 +60,9 @@ def killed(ground: Ground, number: int) -> list[float]:
 def test_killed_containers_one_after_the_other(
     kube: Kube, kube_broker: RunningBroker, tmp_path: Path, unique: str, protocol: str
 ) -> None:
-    """Nothing is lost, at most the batch in hand comes twice, and no kill waits for a lease."""
+    """Nothing is lost, at most the batch in hand comes twice, and no kill waits for a lease; in the
+    end one pod is deleted by force.
+    """
     how = {"protocol": "consumer"} if protocol == "consumer" else {"assignor": protocol}
     group = f"containers-{unique}"
     kind = "consumer" if protocol == "consumer" else "classic"
@@ -79,6 +81,13 @@ def test_killed_containers_one_after_the_other(
             )
             assert cost <= MOST_REBALANCES[protocol]
             seconds += took
+        before, last = ground.recorded(), ground.slots()[0]
+        force = ("--force", "--grace-period=0")  # the kubelet gives its process a second or two
+        name = ("-n", ground.shop.namespace, "delete", "pod", str(last.owner))
+        ground.kube.kubectl(*name, *force)
+        until(lambda: ground.slots()[0].token > last.token, 60, "a standby to take the slot")
+        ground.serve()
+        assert ground.recorded() - before <= MOST_REBALANCES[protocol]
         lost, twice = ground.account()
     told = spread(seconds)
     assert told is not None

@@ -18,8 +18,7 @@ def found(ground: Ground) -> tuple[ExternalWrite, ...]:
 
 def test_a_writer_is_named_with_its_fields(ground: Ground) -> None:
     """`kubectl edit` of the image and of the number; what Fleet applies again is Fleet's again."""
-    ground.start("one", 2)
-    ground.ready()
+    ground.running(2)
     ground.start("one", 1)  # by a patch, which is Fleet's as well
     assert found(ground) == ()
     pod = {"spec": {"containers": [{"name": "worker", "image": "by-hand"}]}}
@@ -34,8 +33,7 @@ def test_a_writer_is_named_with_its_fields(ground: Ground) -> None:
 
 def test_the_same_manifests_by_another_manager_are_no_change(ground: Ground) -> None:
     """Argo CD applies what Fleet renders, with force: both own it, and nothing conflicts."""
-    ground.start("one", 2)
-    ground.ready()
+    ground.running(2)
     ground.until(lambda: ground.state().is_complete)
     before = ground.state()
     same = deployment_objects.deployment(ground.settings("one"), replicas=2)

@@ -218,6 +218,7 @@ def test_a_managers_look_after_its_write_shows_what_was_taken_before_it(server, 
     """A slot that was taken before the slot targets shut is not read as free after that."""
     manager, worker = fleet
     assert manager.begin_change(plan_of(), actor="me", started_at=1.0)
+    server.lag = 0.05
     for number in (0, 1):
         free = worker.slots("orders")[number]
         held = worker.take(free, worker=f"w{number}", revision="r", spark_session=None)

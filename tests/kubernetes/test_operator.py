@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +119,24 @@ def test_what_cannot_be_read_is_said_in_the_status(place: Declared) -> None:
     assert "InvalidSpec" in place.events("orders")
 
 
-def test_the_older_of_two_resources_has_the_group(place: Declared) -> None:
-    """Both would write the same objects."""
+def test_the_older_of_two_resources_has_the_group(place: Declared, control_plane: KubeApi) -> None:
+    """Both would write the same objects. One of another namespace that it watches is kept, too."""
     place.cluster("127.0.0.1:1")
-    place.write("first", fleet=entry("orders"))
-    place.write("second", fleet=entry("orders"))
+    for name in ("first", "second"):
+        place.write(name, fleet=entry("orders"))
     both = [(place.found(name) or {})["metadata"] for name in ("first", "second")]
     by_age = sorted(both, key=lambda meta: (meta["creationTimestamp"], meta["uid"]))
     older, younger = (each["name"] for each in by_age)
-    with place.operator():
-        said = place.until(younger, "Stalled", "Conflict")
-        assert f"ConsumerFleet {older} has this group" in said
-        place.until(older, "Ready", "Unreachable", "Unknown")
+    with control_plane.api(control_plane.namespace()) as api:
+        api.apply(resource("third", api.namespace, fleet=entry("payments")))
+        with place.operator(api.namespace):
+            said = place.until(younger, "Stalled", "Conflict")
+            assert f"ConsumerFleet {older} has this group" in said
+            place.until(older, "Ready", "Unreachable", "Unknown")
+            there = partial(api.get, KIND, "third")
+            waiting.until(
+                lambda: "Unreachable" in str((there() or {}).get("status")), "the other namespace's"
+            )
 
 
 def test_no_definition_is_said_at_once(kube_api: KubeApi, tmp_path: Path) -> None:
@@ -221,18 +228,3 @@ def test_the_groups_lease_decides_among_managers(place: Declared, broker: Any, u
             "the operator to adopt the change",
         )
         place.until("orders", "Stalled", "Failed")
-
-
-def test_one_operator_keeps_several_namespaces(control_plane: KubeApi, place: Declared) -> None:
-    """Each resource is kept where it is."""
-    place.cluster("127.0.0.1:1")
-    with control_plane.api(control_plane.namespace()) as api:
-        there = resource("orders", api.namespace, fleet=entry("orders"))
-        api.apply(there)
-        place.write("orders", fleet=entry("payments"))
-        with place.operator(api.namespace):
-            place.until("orders", "Ready", "Unreachable", "Unknown")
-            waiting.until(
-                lambda: "conditions" in ((api.get(KIND, "orders") or {}).get("status") or {}),
-                "the other namespace's resource to be looked at",
-            )

@@ -35,8 +35,7 @@ def spec_of(ground: Ground) -> dict[str, Any]:
 
 def test_a_roll_goes_on_by_itself(ground: Ground) -> None:
     """One pod more than wanted at any time, never one less that is ready; then nothing is left."""
-    assert len(ground.start("one", 5)) == 5
-    ground.ready()
+    assert len(ground.running(5)) == 5
     group = ground.settings("one").group
     assert len(ground.start("two", 1)) == 1
     ready: list[int] = []
@@ -54,9 +53,7 @@ def test_a_roll_goes_on_by_itself(ground: Ground) -> None:
 
 def test_a_scale_by_hand_takes_standbys(ground: Ground) -> None:
     """`kubectl scale` without any manager: owners cost more."""
-    ground.start("one", 6)
-    ground.ready()
-    owners = sorted(ground.names_of("one"))[1:5]
+    owners = ground.running(6)[1:5]
     ground.owns(*owners)
     time.sleep(0.5)  # the controller hears of it by its watch
     ground.api.merge("Deployment", ground.names.deployment, {"spec": {"replicas": 4}})
@@ -64,23 +61,9 @@ def test_a_scale_by_hand_takes_standbys(ground: Ground) -> None:
     assert sorted(ground.names_of("one")) == owners
 
 
-def test_a_roll_with_owners_takes_standbys_first(ground: Ground) -> None:
-    """The standby of the old template goes first, the owners after it."""
-    ground.start("one", 3)
-    ground.ready()
-    standby, *owners = sorted(ground.names_of("one"))
-    ground.owns(*owners)
-    ground.start("two", 1)
-    ground.until(lambda: len(ground.names_of("one")) == 2)
-    assert sorted(ground.names_of("one")) == owners
-    assert standby not in ground.names_of("one")
-
-
 def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
     """All pods of the new one are removed: the template is the old one, none of whose pods went."""
-    ground.start("one", 4)
-    ground.ready()
-    before, spec = sorted(ground.names_of("one")), spec_of(ground)
+    before, spec = ground.running(4), spec_of(ground)
     ground.auto = False  # nothing of the new template ever gets ready
     bad = ground.start("two", 2)
     assert len(bad) == 2
@@ -96,9 +79,7 @@ def test_a_template_that_is_given_up_goes_back(ground: Ground) -> None:
 
 def test_nothing_waits_for_pods_that_are_all_removed(ground: Ground) -> None:
     """No new pod is ready: the old ones go all the same once all of them are removed."""
-    ground.start("one", 3)
-    ground.ready()
-    old = ground.names_of("one")
+    old = ground.running(3)
     ground.auto = False
     ground.start("two", 1)
     ground.remove(*old)
@@ -107,8 +88,7 @@ def test_nothing_waits_for_pods_that_are_all_removed(ground: Ground) -> None:
 
 def test_the_controller_says_that_it_stands_still(ground: Ground) -> None:
     """Nothing becomes ready within `progressDeadlineSeconds`."""
-    ground.start("one", 1)
-    ground.ready()
+    ground.running(1)
     assert ground.state().stalled is None
     ground.auto = False
     ground.start("two", 1)
@@ -122,8 +102,7 @@ def test_the_controller_says_that_it_stands_still(ground: Ground) -> None:
 
 def test_more_than_there_is_room_for(ground: Ground) -> None:
     """Room for one of three: that one, by name; nothing comes when the quota is lifted."""
-    ground.start("one", 2)
-    ground.ready()
+    ground.running(2)
     ground.quota(3)
     with pytest.raises(NoRoom, match="exceeded quota") as first:
         ground.start("one", 3)
@@ -140,26 +119,22 @@ def test_more_than_there_is_room_for(ground: Ground) -> None:
 
 def test_a_limit_that_refuses_all_pods_is_told(ground: Ground) -> None:
     """By the start, and by doctor for as long as it stands: one pod of two is not recreated."""
-    ground.start("one", 2)
-    ground.ready()
+    ground.running(2)
     ground.limit("64Gi")
     with pytest.raises(NoRoom, match="minimum memory usage per Container is 64Gi"):
         ground.start("one", 1)
     ground.api.delete("Pod", ground.names_of("one")[0])
-    ground.until(lambda: ground.state().refusal(ground.rollout.pods()) is not None)
-    told = ground.state().refusal(ground.rollout.pods()) or ""
-    assert told.startswith("1 of 2 pods were created: ")
-    fleet = ground.spec("a").fleets[0]
-    found = examining._deployment(
-        fleet, ground.api.namespace, ground.names, ground.state(), ground.rollout.pods()
+    ground.until(
+        lambda: "1 of 2 pods were created: " in str(ground.state().refusal(ground.rollout.pods()))
     )
+    fleet, place = ground.spec("a").fleets[0], (ground.api.namespace, ground.names)
+    found = examining._deployment(fleet, *place, ground.state(), ground.rollout.pods())
     assert ("deployment", Severity.FAIL) in {(each.check, each.level) for each in found}
 
 
 def test_a_paused_deployment_starts_nothing(ground: Ground) -> None:
     """`kubectl rollout pause` by somebody: told, and no pod changes its name."""
-    ground.start("one", 2)
-    ground.ready()
+    ground.running(2)
     ground.api.merge("Deployment", ground.names.deployment, {"spec": {"paused": True}})
     with pytest.raises(FleetError, match="is paused"):
         ground.start("two", 1)
@@ -186,9 +161,9 @@ def test_applied_manifests_and_restarts_are_recognised(ground: Ground) -> None:
     ground.until(lambda: ground.names_of("one") == [] and len(ground.living()) == 2)
     ground.rollout.recognise(settings)
     assert len(ground.names_of("one")) == 2
-    containers = wanted["spec"]["template"]["spec"]["containers"]
-    containers[0]["image"] = "by-hand"
-    patch = {"spec": {"template": {"spec": {"containers": containers}}}}
+    (container,) = wanted["spec"]["template"]["spec"]["containers"]
+    by_hand = {"containers": [{**container, "image": "by-hand"}]}
+    patch = {"spec": {"template": {"spec": by_hand}}}
     ground.api.merge("Deployment", ground.names.deployment, patch)
     ground.until(lambda: ground.names_of("one") == [] and len(ground.living()) == 2)
     ground.rollout.recognise(settings)
@@ -199,8 +174,7 @@ def test_applied_manifests_and_restarts_are_recognised(ground: Ground) -> None:
 
 def test_a_released_deployment_is_nobodys(ground: Ground) -> None:
     """Our fields have no owner any more, and its pods go on."""
-    ground.start("one", 2)
-    ground.ready()
+    ground.running(2)
     ground.rollout.annotate_unmanaged("2026-01-01T00:00:00+00:00")
     found, _ = ground.rollout.look()
     assert found is not None

@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.spark, pytest.mark.long]
 
 TOKEN = "of-this-test-alone"
 SECRET = "spark-elsewhere"
-PARTITIONS = 4
 BEFORE = '    df.selectExpr("count(*) AS n").collect()\n'
 AFTER = """    found = df.mapInArrow(places, "place STRING").distinct().collect()
     PRODUCER.produce(os.environ["PLACES"], json.dumps([row.place for row in found]))
@@ -28,8 +27,18 @@ def places(batches):
     import os
     import pyarrow as pa
     for batch in batches:
-        yield pa.RecordBatch.from_arrays([pa.array([os.getcwd()] * batch.num_rows)], ["place"])
+        yield pa.RecordBatch.from_arrays([pa.array([WHERE] * batch.num_rows)], ["place"])
 """
+
+
+def tell_places(shop: PodShop, where: str) -> str:
+    """Batches by ranges whose tasks say where they run, by this expression; the topic for that."""
+    shop.edit_job(BEFORE, AFTER.replace("WHERE", where))
+    shop.declare(worker={"batch": {"inline": 100, "ranges": 2000, "max_wait": "500ms"}})
+    shop.create_topic(4)
+    places = shop.create_another("places", 1)
+    shop.declare(worker={"env": {**shop.spec()["worker"]["env"], "PLACES": places}})
+    return places
 
 
 def test_pods_whose_batches_run_on_a_cluster(
@@ -56,11 +65,7 @@ def test_pods_whose_batches_run_on_a_cluster(
             tmp_path / "shop", kube_broker.bootstrap_servers, namespace, runtime=runtime,
             spark=url,
         )  # fmt: skip
-        shop.edit_job(BEFORE, AFTER)
-        shop.declare(worker={"batch": {"inline": 100, "ranges": 2000, "max_wait": "500ms"}})
-        shop.create_topic(PARTITIONS)
-        places = shop.create_another("places", 1)
-        shop.declare(worker={"env": {**shop.spec()["worker"]["env"], "PLACES": places}})
+        places = tell_places(shop, "os.getcwd()")
         try:
             shop.apply()
             shop.produce_to(shop.topic, 3000)
@@ -75,7 +80,8 @@ def test_pods_whose_batches_run_on_a_cluster(
         finally:
             with shop.fleet() as fleet:
                 fleet.down(purge=True)
-    until(lambda: not fleet_pods(kube, namespace), 60, "the pods to go")
+    pods = ("-n", namespace, "get", "pods", "-o", "name")
+    until(lambda: not kube.kubectl(*pods).strip(), 60, "the pods to go")
 
 
 def told(bootstrap: str, topic: str) -> set[str]:
@@ -92,8 +98,3 @@ def told(bootstrap: str, topic: str) -> set[str]:
     finally:
         consumer.close()
     return set(found)
-
-
-def fleet_pods(kube: Kube, namespace: str) -> list[str]:
-    """What is left."""
-    return kube.kubectl("-n", namespace, "get", "pods", "-o", "name").split()

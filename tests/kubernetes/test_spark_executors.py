@@ -9,28 +9,14 @@ import pytest
 import yaml
 
 from tests.kubernetes.test_chart import VALUES, rendered
-from tests.kubernetes.test_spark_elsewhere import told
+from tests.kubernetes.test_spark_elsewhere import tell_places, told
 from tests.support.kube import Kube, in_pods
 from tests.support.pod_shop import PodShop
 from tests.support.workshop import until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.long]
 
-PARTITIONS = 4
 EXECUTORS = 2
-BEFORE = '    df.selectExpr("count(*) AS n").collect()\n'
-AFTER = """    found = df.mapInArrow(places, "place STRING").distinct().collect()
-    PRODUCER.produce(os.environ["PLACES"], json.dumps([row.place for row in found]))
-    assert PRODUCER.flush(120) == 0
-
-
-def places(batches):
-    import os
-    import pyarrow as pa
-    for batch in batches:
-        name = os.environ["SPARK_EXECUTOR_POD_NAME"]
-        yield pa.RecordBatch.from_arrays([pa.array([name] * batch.num_rows)], ["place"])
-"""
 
 
 def test_executors_are_pods(
@@ -49,11 +35,7 @@ def test_executors_are_pods(
     spark = {**in_pods(namespace)["spark"], "executors": executors}
     spark.pop("master")
     shop = pod_shop(namespace, runtime={"spark": spark})
-    shop.edit_job(BEFORE, AFTER)
-    shop.declare(worker={"batch": {"inline": 100, "ranges": 2000, "max_wait": "500ms"}})
-    shop.create_topic(PARTITIONS)
-    places = shop.create_another("places", 1)
-    shop.declare(worker={"env": {**shop.spec()["worker"]["env"], "PLACES": places}})
+    places = tell_places(shop, 'os.environ["SPARK_EXECUTOR_POD_NAME"]')
     shop.apply()
 
     until(lambda: len(running(kube, namespace)) == EXECUTORS, 180, "the executors to run")

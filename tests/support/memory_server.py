@@ -8,6 +8,7 @@ request and of every write.
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -63,6 +64,7 @@ class MemoryServer:
 
     silent: how many writes from now on are done, but not answered. away: nothing is done at all.
     cut: each watch ends as soon as it has begun. forgets: the next watch is answered with 410.
+    lag: seconds by which watches are late.
     """
 
     def __init__(self, namespace: str = "ns") -> None:
@@ -72,6 +74,7 @@ class MemoryServer:
         self.silent = 0
         self.away = False
         self.cut = self.forgets = False
+        self.lag = 0.0
         self.watches = 0
         """How many were asked for."""
         self.events = 0
@@ -202,6 +205,7 @@ class MemoryServer:
                     event = _event(what, found, before, query) if found["kind"] == kind else None
                     if event is not None:
                         self.events += 1
+                        time.sleep(self.lag)
                         yield json.dumps(event).encode() + b"\n"
 
         answer = Answer(200, {}, lines())

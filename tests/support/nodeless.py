@@ -105,6 +105,12 @@ class Ground:
         """More of a revision."""
         return self.rollout.start(self.settings(revision), count=count)
 
+    def running(self, count: int) -> list[str]:
+        """So many ready pods of revision one: their names."""
+        self.start("one", count)
+        self.ready()
+        return sorted(self.names_of("one"))
+
     def living(self) -> list[dict[str, Any]]:
         """Pods that are not on their way out."""
         return [p for p in self.rollout.pods() if not is_gone(p)]
