@@ -20,27 +20,6 @@ GROUP = "orders"
 report = partial(report_of, group=GROUP)
 
 
-def test_objects_are_made_once_and_state_is_left_alone(place):
-    """With labels and the raw ids; a second time nothing is made, more slots are."""
-    manager = place.manager()
-    names = place.names
-    assert make_leases(manager, GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 14
-    assert manager.first_opening(GROUP) == FirstOpening(slots=2, after=60)
-    found = manager.leases.api.get(LEASE, names.slot(2))
-    assert found["metadata"]["labels"]["fleet/name"] == names.slug
-    assert found["metadata"]["annotations"]["fleet/group"] == GROUP
-    assert "ownerReferences" not in found["metadata"]
-    targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0, 1})))
-    assert targets is not None
-    assert manager.first_opening(GROUP) is None, "somebody opened"
-    held = manager.take(manager.slots(GROUP)[0], worker="w", revision="r1", spark_session="s")
-    manager.report(report("w"))
-    assert make_leases(manager, GROUP, slots=3, first=FirstOpening(slots=2, after=60)) == 0
-    assert make_leases(manager, GROUP, slots=5) == 4
-    assert (manager.targets(GROUP), manager.slots(GROUP)[0]) == (targets, held)
-    assert manager.reports(GROUP) == (report("w"),)
-
-
 def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     """Rendered objects hold no state; applied again they take none away."""
     manager = place.manager()
@@ -51,7 +30,9 @@ def test_objects_that_were_applied_from_manifests_are_taken_as_they_are(place):
     assert manager.first_opening(GROUP) == FirstOpening(slots=1, after=60)
     make_leases(manager, GROUP, slots=1, first=FirstOpening(slots=1, after=60))
     targets = manager.write_targets(SlotTargets(group=GROUP, open=frozenset({0})))
+    assert manager.first_opening(GROUP) is None, "somebody opened"
     manager.leases.api.apply(rendered, manager="kubectl")
+    assert make_leases(manager, GROUP, slots=1, first=FirstOpening(slots=1, after=60)) == 0
     assert manager.targets(GROUP) == targets
 
 

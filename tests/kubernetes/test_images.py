@@ -37,7 +37,7 @@ WORKS = {
         "import importlib.util; assert importlib.util.find_spec('dagster') is None",
         "import shutil; assert shutil.which('java') is None",
     ],
-    # Its server answers the pods of test_runtime_promises.py, its own JVM (long) test_unmanaged.py.
+    # Its server answers the pods of test_runtime_promises.py, its own JVM (long) test_run_jobs.py.
     "spark": [
         "import pathlib, pyspark, subprocess",
         "jars = pathlib.Path(pyspark.__file__).parent / 'jars'",

@@ -2,8 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ from fleet.clock import SystemClock
 from fleet.kubernetes.client.object_names import GROUP_LABEL
 from fleet.model import Severity
 from fleet.slots import ChangeState
-from tests.conftest import RunningBroker
-from tests.support.kube import Kube, image, in_pods
+from tests.support.kube import Kube, image
 from tests.support.pod_shop import PodShop
 from tests.support.workshop import until
 
@@ -91,56 +89,50 @@ def refuse_pods(kube: Kube, namespace: str) -> None:
 
 
 def test_containers_that_admission_adds(
-    kube: Kube, kube_broker: RunningBroker, namespace: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):  # fmt: skip
+    kube: Kube, namespace: str, pod_shop: Callable[..., PodShop]
+) -> None:
     """The fleet comes up and works, its log is the worker's; an image that is not there is told
     beside a sidecar that runs, and nothing is handed over to it; pods that admission refuses are
     told by status, doctor and up.
     """
-    monkeypatch.setenv("KUBECONFIG", str(kube.kubeconfig))
-    shop = PodShop(tmp_path, kube_broker.bootstrap_servers, namespace, runtime=in_pods(namespace))
+    shop = pod_shop(namespace)
     shop.create_topic(2)
     with injecting(kube, namespace):
-        try:
-            shop.apply()
-            shop.rest(3)
-            shop.produce_to(shop.topic, 1000)
-            assert shop.lost_and_duplicates() == (0, 0)
-            with shop.fleet() as fleet:
-                for worker in fleet.workers(shop.group):
-                    assert worker.running
-                    assert worker.exit_reason is None
-                    lines = [line.text for line in fleet.runtime.read_log(worker.name).lines]
-                    assert lines
-                    assert not [line for line in lines if "words of" in line]
-            there = kube.core.list_namespaced_pod(namespace, label_selector=GROUP_LABEL).items
-            assert {len(pod.spec.containers) for pod in there} == {2}
-            assert {len(pod.spec.init_containers) for pod in there} == {1}
-            with shop.fleet() as fleet:
-                tokens = [slot.token for slot in fleet.slots(shop.group)]
-            began = SystemClock().monotonic()
-            shop.declare(runtime={**shop.runtime, "image": "localhost/no-such-image:1"})
-            with shop.fleet() as fleet:
-                change = fleet.apply(shop.group, actor="test", progress=shop.say)
-            assert change.state is ChangeState.ROLLED_BACK, change.sentence
-            assert "cannot be started: ErrImageNeverPull" in change.sentence
-            assert SystemClock().monotonic() - began < 120
-            with shop.fleet() as fleet:
-                assert [slot.token for slot in fleet.slots(shop.group)] == tokens
-            shop.declare(runtime=shop.runtime)
-            refuse_pods(kube, namespace)
-            with shop.fleet() as fleet:
-                assert fleet.refusal(shop.group) is None
-                owners = {slot.owner for slot in fleet.slots(shop.group)}
-                standby = next(w.name for w in fleet.workers(shop.group) if w.name not in owners)
-                kube.core.delete_namespaced_pod(standby, namespace)
-                until(lambda: fleet.refusal(shop.group), 60, "the refusal to be told")
-                (found,) = (f for f in fleet.runtime.examine() if f.level is Severity.FAIL)
-                assert "2 of 3 pods are ready; 2 of 3 pods were created" in found.found
-                said: list[str] = []
-                fleet.up([shop.group], actor="test", progress=said.append)
-                assert [s for s in said if "minimum memory usage per Container is 64Gi" in s], said
-        finally:
-            with shop.fleet() as fleet:
-                fleet.down(purge=True)
+        shop.apply()
+        shop.rest(3)
+        shop.produce_to(shop.topic, 1000)
+        assert shop.lost_and_duplicates() == (0, 0)
+        with shop.fleet() as fleet:
+            for worker in fleet.workers(shop.group):
+                assert worker.running
+                assert worker.exit_reason is None
+                lines = [line.text for line in fleet.runtime.read_log(worker.name).lines]
+                assert lines
+                assert not [line for line in lines if "words of" in line]
+        there = kube.core.list_namespaced_pod(namespace, label_selector=GROUP_LABEL).items
+        assert {len(pod.spec.containers) for pod in there} == {2}
+        assert {len(pod.spec.init_containers) for pod in there} == {1}
+        with shop.fleet() as fleet:
+            tokens = [slot.token for slot in fleet.slots(shop.group)]
+        began = SystemClock().monotonic()
+        shop.declare(runtime={**shop.runtime, "image": "localhost/no-such-image:1"})
+        with shop.fleet() as fleet:
+            change = fleet.apply(shop.group, actor="test", progress=shop.say)
+        assert change.state is ChangeState.ROLLED_BACK, change.sentence
+        assert "cannot be started: ErrImageNeverPull" in change.sentence
+        assert SystemClock().monotonic() - began < 120
+        with shop.fleet() as fleet:
+            assert [slot.token for slot in fleet.slots(shop.group)] == tokens
+        shop.declare(runtime=shop.runtime)
+        refuse_pods(kube, namespace)
+        with shop.fleet() as fleet:
+            assert fleet.refusal(shop.group) is None
+            owners = {slot.owner for slot in fleet.slots(shop.group)}
+            standby = next(w.name for w in fleet.workers(shop.group) if w.name not in owners)
+            kube.core.delete_namespaced_pod(standby, namespace)
+            until(lambda: fleet.refusal(shop.group), 60, "the refusal to be told")
+            (found,) = (f for f in fleet.runtime.examine() if f.level is Severity.FAIL)
+            assert "2 of 3 pods are ready; 2 of 3 pods were created" in found.found
+            said: list[str] = []
+            fleet.up([shop.group], actor="test", progress=said.append)
+            assert [s for s in said if "minimum memory usage per Container is 64Gi" in s], said

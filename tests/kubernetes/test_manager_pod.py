@@ -6,7 +6,6 @@ What docs/how-to/kubernetes.md shows is run here.
 """
 
 import json
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -16,14 +15,14 @@ import pytest
 import yaml
 
 from tests.conftest import RunningBroker
+from tests.dagster_ui.served import Page
 from tests.kubernetes.test_chart import rendered
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from tests.support.kube import Kube
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
-
-PARTS = ("fleet-dagster", "fleet-exporter-main")
 
 
 def install(kube: "Kube", namespace: str, cluster: dict[str, Any], **dagster: Any) -> None:
@@ -52,32 +51,21 @@ class Parts:
     def __init__(self, kube: "Kube", namespace: str, group: str) -> None:
         self.kube, self.namespace, self.group = kube, namespace, group
 
-    def pod(self, app: str) -> Any:
-        pods = self.kube.core.list_namespaced_pod(
-            self.namespace, label_selector=f"app.kubernetes.io/name={app}"
-        )
-        return pods.items[0]
+    def pod(self, deployment: str) -> Any:
+        """Its pod, once it is available."""
+        self.kube.await_rollout(self.namespace, deployment)
+        app = f"app.kubernetes.io/name={deployment.removesuffix('-main')}"
+        return self.kube.core.list_namespaced_pod(self.namespace, label_selector=app).items[0]
 
-    def get(self, app: str, port: int, path: str, body: Any = None) -> str:
-        """An answer of its pod, by the pod's own address."""
-        request = urllib.request.Request(
-            f"http://{self.pod(app).status.pod_ip}:{port}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return str(answer.read().decode())
-
-    def ask(self, query: str) -> Any:
-        """GraphQL of Dagster's page."""
-        return json.loads(self.get("fleet-dagster", 3000, "graphql", {"query": query}))["data"]
+    def page(self) -> Page:
+        """Dagster's page, by the pod's own address."""
+        return Page(f"http://{self.pod('fleet-dagster').status.pod_ip}:3000")
 
     def code(self, *command: str) -> str:
         """What a command prints where the code location is."""
-        return self.kube.kubectl(
-            *("-n", self.namespace, "exec", "deployment/fleet-dagster", "-c", "code", "--"),
-            *command,
-        )
+        self.kube.await_rollout(self.namespace, "fleet-dagster")
+        place = ("exec", "deployment/fleet-dagster", "-c", "code", "--")
+        return self.kube.kubectl("-n", self.namespace, *place, *command)
 
 
 @pytest.fixture(scope="module")
@@ -103,23 +91,9 @@ def parts(kube: "Kube", kube_broker: RunningBroker) -> Iterator[Parts]:
         yield Parts(kube, namespace, name)
 
 
-def _ready(parts: Parts, deployment: str) -> None:
-    """Available, or its pod's state and last words."""
-    asked = ("-n", parts.namespace, "rollout", "status", f"deployment/{deployment}")
-    for _ in range(3):
-        try:
-            parts.kube.kubectl(*asked, "--timeout=80s")
-        except AssertionError as error:
-            last = error
-        else:
-            return
-    raise AssertionError(parts.kube.kubectl("-n", parts.namespace, "describe", "pods")) from last
-
-
 def test_dagster_comes_up_and_lists_the_fleets_assets(parts: Parts) -> None:
     """Page, daemon and code location in one pod; the graph is that of the file."""
-    _ready(parts, "fleet-dagster")
-    answer = parts.ask(
+    answer = parts.page().ask(
         "{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } "
         "assetNodes { assetKey { path } } } } ... on PythonError { message } } }"
     )
@@ -132,7 +106,6 @@ def test_dagster_comes_up_and_lists_the_fleets_assets(parts: Parts) -> None:
 
 def test_the_code_location_reaches_kafka_and_the_api_server(parts: Parts) -> None:
     """As its ServiceAccount: it sees groups, makes a plan and keeps what it has to remember."""
-    _ready(parts, "fleet-dagster")
     status = json.loads(parts.code("fleet", "status", "-o", "json"))
     assert parts.group in {each["group"] for each in status["groups"]}
     assert parts.group in parts.code("fleet", "plan", parts.group)
@@ -140,45 +113,33 @@ def test_the_code_location_reaches_kafka_and_the_api_server(parts: Parts) -> Non
 
 def test_its_daemon_looks(parts: Parts) -> None:
     """The sensor's ticks run in the pod and end well."""
-    _ready(parts, "fleet-dagster")
-    deadline = time.monotonic() + 300
-    while True:
-        answer = parts.ask(
-            "{ instance { daemonHealth { allDaemonStatuses { daemonType healthy required } } } "
-            'sensorsOrError(repositorySelector: {repositoryName: "__repository__", '
-            'repositoryLocationName: "fleet"}) { ... on Sensors { results { name sensorState '
-            "{ ticks(limit: 3) { status error { message } } } } } } }"
+    page = parts.page()
+
+    def looks() -> bool:
+        told = page.ask(
+            "{ instance { daemonHealth { allDaemonStatuses { daemonType healthy required } } } }"
         )
-        daemons = answer["instance"]["daemonHealth"]["allDaemonStatuses"]
-        down = [d["daemonType"] for d in daemons if d["required"] and not d["healthy"]]
-        ticks = [
-            tick
-            for sensor in answer["sensorsOrError"]["results"]
-            if sensor["name"] == "main_fleet_watch"
-            for tick in sensor["sensorState"]["ticks"]
-        ]
-        assert not [t for t in ticks if t["status"] == "FAILURE"], ticks
-        if not down and any(t["status"] in {"SUCCESS", "SKIPPED"} for t in ticks):
-            return
-        assert time.monotonic() < deadline, (down, ticks)
-        time.sleep(2)
+        daemons = told["instance"]["daemonHealth"]["allDaemonStatuses"]
+        ticks = [tick["status"] for tick in page.ticks()]
+        assert "FAILURE" not in ticks, page.ticks()
+        well = all(each["healthy"] for each in daemons if each["required"])
+        return well and not {"SUCCESS", "SKIPPED"}.isdisjoint(ticks)
+
+    until(looks, "healthy daemons and a tick", still=300, every=2.0)
 
 
 def test_the_exporter_shows_groups(parts: Parts) -> None:
     """Without a token of the API server."""
-    _ready(parts, "fleet-exporter-main")
-    text = parts.get("fleet-exporter", 9308, "metrics")
-    assert "fleet_snapshot_age_seconds{" in text
+    address = parts.pod("fleet-exporter-main").status.pod_ip
+    with urllib.request.urlopen(f"http://{address}:9308/metrics", timeout=30) as answer:
+        assert b"fleet_snapshot_age_seconds{" in answer.read()
 
 
-def test_nothing_of_it_writes_into_its_image(parts: Parts) -> None:
+@pytest.mark.parametrize("deployment", ["fleet-dagster", "fleet-exporter-main"])
+def test_nothing_of_it_writes_into_its_image(parts: Parts, deployment: str) -> None:
     """All containers have a read-only root, and none had to start again."""
-    for name in PARTS:
-        _ready(parts, name)
-        pod = parts.pod(name.removesuffix("-main"))
-        statuses = [*(pod.status.init_container_statuses or []), *pod.status.container_statuses]
-        assert {status.name: status.restart_count for status in statuses} == {
-            status.name: 0 for status in statuses
-        }
-        for each in [*(pod.spec.init_containers or []), *pod.spec.containers]:
-            assert each.security_context.read_only_root_filesystem
+    pod = parts.pod(deployment)
+    statuses = [*(pod.status.init_container_statuses or []), *pod.status.container_statuses]
+    assert {status.restart_count for status in statuses} == {0}
+    for each in [*(pod.spec.init_containers or []), *pod.spec.containers]:
+        assert each.security_context.read_only_root_filesystem

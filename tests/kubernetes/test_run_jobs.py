@@ -45,15 +45,7 @@ class Manager:
 
     def page(self) -> Page:
         """Dagster's page, once all parts of the pod are ready."""
-        asked = ("-n", self.namespace, "rollout", "status", "deployment/fleet-dagster")
-        for last in (False, False, True):
-            try:
-                self.kube.kubectl(*asked, "--timeout=80s")
-            except AssertionError:
-                if last:
-                    raise AssertionError(self.said()) from None
-            else:
-                break
+        self.kube.await_rollout(self.namespace, "fleet-dagster")
         return Page(f"http://{self.pod().status.pod_ip}:3000")
 
     def job(self, run: str) -> Any:

@@ -170,22 +170,3 @@ def test_an_image_that_fails_on_every_batch_gets_one_slot(
         "the good image to have all slots again",
         timeout=240,
     )
-
-
-@pytest.mark.long
-def test_a_jvm_per_pod_needs_no_server(kube: Kube, kube_broker: RunningBroker, namespace: str):
-    """`spark: local[1]`: one slot, one standby, handed over by a restarted rollout at 0."""
-    fleet = PodFleet(kube, namespace, kube_broker.bootstrap_servers, slots=1, spark="local[1]")
-    with fleet.fed():
-        fleet.apply()
-        fleet.until(fleet.serve, "the slot to be served", timeout=240)
-        fleet.all_advance()
-        before = max(generations(kube_broker.broker, fleet.group))
-        assert fleet.kubectl("get", "services", "-o", "name") == ""
-        old = set(fleet.pods())
-        fleet.kubectl("rollout", "restart", fleet.deployment)
-        fleet.until(
-            lambda: fleet.serve(lambda: fleet.ready() - old), "the slot on a new pod", timeout=240
-        )
-        fleet.all_advance()
-        assert max(generations(kube_broker.broker, fleet.group)) == before

@@ -65,6 +65,18 @@ class Kube:
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
 
+    def await_rollout(self, namespace: str, deployment: str) -> None:
+        """Until a Deployment is available; AssertionError with its pods after four minutes."""
+        asked = ("-n", namespace, "rollout", "status", f"deployment/{deployment}")
+        for _ in range(3):
+            try:
+                self.kubectl(*asked, "--timeout=80s")
+            except AssertionError as error:
+                last = error
+            else:
+                return
+        raise AssertionError(self.kubectl("-n", namespace, "describe", "pods")) from last
+
     def pod(self, namespace: str, name: str, image: str, *command: str, **spec: Any) -> None:
         """Make a pod of one container; `spec` is of the pod."""
         container = {"name": "main", "image": image, "imagePullPolicy": "Never"}

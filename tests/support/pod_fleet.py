@@ -37,7 +37,6 @@ LEASE = 10.0
 SESSION = 180.0
 PARTITIONS = 6
 SLOTS = 3
-"""Of a fleet, where a test wants no other number."""
 JOB = """
 import os
 
@@ -51,32 +50,20 @@ def process(df, context):
 
 
 class PodFleet:
-    """Slots, one standby, and one shared Spark server or a JVM in every pod."""
+    """Slots, one standby, and one shared Spark server."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        namespace: str,
-        bootstrap: str,
-        *,
-        slots: int = SLOTS,
-        spark: str = "shared",
-    ) -> None:
-        group = namespace
+    def __init__(self, kube: Kube, namespace: str, bootstrap: str) -> None:
         self.kube = kube
-        self.slots_wanted = slots
-        self.namespace = namespace
-        self.group = group
+        self.namespace = self.group = group = namespace
         self.topic = f"{group}-topic"
-        job = {"entrypoint": "pod_job:process", "session_timeout": f"{SESSION:g}s", "spark": spark}
+        job = {"entrypoint": "pod_job:process", "session_timeout": f"{SESSION:g}s"}
         place = {
             **ON_KUBERNETES,
             "namespace": namespace,
-            "image": image("spark" if spark.startswith("local") else "worker"),
+            "image": image("worker"),
             "pull_policy": "Never",
             "lease": LEASE,
             "env_from": [QUICK_JVM],
-            # A JVM each asks for a core, and a rollout for room beside them.
             "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}},
             "spark": {"image": image("spark"), "memory": "700m"},
         }
@@ -84,7 +71,7 @@ class PodFleet:
             group,
             topics=[self.topic],
             worker=job,
-            replicas={"min": slots, "max": slots + 1, "standby": 1},
+            replicas={"min": SLOTS, "max": SLOTS + 1, "standby": 1},
             rollout={"drain_timeout": "10s", "bake": "2s"},
             runtime=place,
         )
@@ -178,7 +165,7 @@ class PodFleet:
     def serve(self, among: Callable[[], set[str]] | None = None) -> bool:
         """Whether all slots are active, held by living pods (of these)."""
         held = set(self.owners().values())
-        return len(held) == self.slots_wanted and held <= (among or (lambda: set(self.pods())))()
+        return len(held) == SLOTS and held <= (among or (lambda: set(self.pods())))()
 
     def fails(self, why: str) -> bool:
         """Whether a worker reports this error."""
