@@ -23,6 +23,7 @@ from fleet.kubernetes.manifests.deployment_objects import (
     leases,
     settings_map,
 )
+from fleet.kubernetes.manifests.overlay import overlaid
 from fleet.kubernetes.manifests.pod_template import grace_seconds
 from fleet.kubernetes.manifests.spark_objects import spark_objects
 from fleet.worker.pod_environment import spark_url
@@ -52,12 +53,32 @@ def pod(spec: FleetSpec) -> dict[str, Any]:
 RENDERED = Path(__file__).with_name("rendered.yaml")
 
 
+PATCH = {
+    "metadata": {"labels": {"app.kubernetes.io/name": "other", "team": "y"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "worker",
+                "resources": {"limits": {"memory": "2Gi"}},
+                "env": [{"name": "HOME", "value": "/elsewhere"}, {"name": "MORE", "value": "1"}],
+                "envFrom": [{"configMapRef": {"name": "settings"}}],
+            },
+            {"name": "proxy", "image": "proxy:1"},
+        ],
+        "volumes": [{"name": "home", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "more"}],
+        "priorityClassName": "high",
+    },
+}
+"""Of pods: entries of the same name are merged, others are added."""
+
+
 def rendered() -> list[dict[str, Any]]:
-    """A fleet with Secrets, with labels that are Fleet's, and with executors: what pods are made of
-    and may do.
+    """A fleet with Secrets, with labels that are Fleet's, with a patch of its pods and executors:
+    what pods are made of and may do.
     """
     spec = fleet(
         runtime={
+            "pod_template": PATCH,
             "env_from": ["kafka"],
             "mounts": {"kafka-tls": "/etc/kafka"},
             "labels": {"team": "x", "fleet/name": "other"},
@@ -80,6 +101,16 @@ def rendered() -> list[dict[str, Any]]:
 def test_a_fleets_objects_are_those_of_the_file() -> None:
     """Each line of it is a promise: a change of one is a roll of every fleet."""
     assert list(yaml.safe_load_all(RENDERED.read_text(encoding="utf-8"))) == rendered()
+
+
+def test_a_patch_goes_by_its_directives_and_names() -> None:
+    """As `kubectl patch` has it; the patched mapping itself is not changed."""
+    base = {"volumes": [{"name": "home"}, {"name": "tmp"}], "spread": [1]}
+    gone = overlaid(base, {"volumes": [{"name": "tmp", "$patch": "delete"}], "spread": None})
+    assert gone == {"volumes": [{"name": "home"}]}
+    assert len(base["volumes"]) == 2
+    with pytest.raises(ConfigError, match="an entry of volumes has no name"):
+        overlaid(base, {"volumes": [{"emptyDir": {}}]})
 
 
 def test_a_jvm_of_its_own_asks_for_its_cores_and_heap() -> None:

@@ -4,7 +4,7 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,6 +13,7 @@ from typing import Any
 
 from kubernetes import client, config, watch
 
+from fleet.kubernetes.client.object_names import ObjectNames
 from k8s.cluster import programs
 from k8s.cluster.lifecycle import ClusterStatus, TrialCluster
 from k8s.images import image_build
@@ -64,6 +65,17 @@ class Kube:
         )  # fmt: skip
         assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
         return done.stdout
+
+    def workers(
+        self, namespace: str, names: ObjectNames, *, going: bool = False
+    ) -> dict[str, client.V1Pod]:
+        """A fleet's pods by name; those that end only with `going`."""
+        found = self.core.list_namespaced_pod(namespace, label_selector=names.selection()).items
+        return {
+            pod.metadata.name: pod
+            for pod in found
+            if going or pod.metadata.deletion_timestamp is None
+        }
 
     def await_rollout(self, namespace: str, deployment: str) -> None:
         """Until a Deployment is available; AssertionError with its pods after four minutes."""
@@ -136,6 +148,15 @@ class Kube:
             yield name
         finally:
             self.core.delete_namespace(name, grace_period_seconds=0)
+
+
+def ready(pods: Mapping[str, client.V1Pod]) -> set[str]:
+    """Which of them are ready."""
+    return {
+        name
+        for name, pod in pods.items()
+        if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+    }
 
 
 def home() -> TrialCluster:

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fleet.clock import SystemClock
 from fleet.config.settings import revision_of
 from fleet.kubernetes.client.api import connect
-from fleet.kubernetes.client.object_names import HASH_LABEL, SPARK, ObjectNames
+from fleet.kubernetes.client.object_names import SPARK, ObjectNames
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests.deployment_objects import fleet_objects
 from fleet.kubernetes.manifests.pod_template import token_key
@@ -31,7 +31,7 @@ from fleet.slots import Phase, Slot, SlotTargets
 from k8s.images import image_build
 from tests.support import waiting
 from tests.support.declared import ON_KUBERNETES, declaration, fleet_spec, settings_of
-from tests.support.kube import QUICK_JVM, Kube, image
+from tests.support.kube import QUICK_JVM, Kube, image, ready
 
 LEASE = 10.0
 SESSION = 180.0
@@ -126,26 +126,11 @@ class PodFleet:
 
     def pods(self, *, going: bool = False) -> dict[str, Any]:
         """Workers' pods by name; those that end only with `going`."""
-        found = self.kube.core.list_namespaced_pod(
-            self.namespace, label_selector=self.names.selection()
-        ).items
-        return {
-            pod.metadata.name: pod
-            for pod in found
-            if going or pod.metadata.deletion_timestamp is None
-        }
-
-    def templates(self) -> dict[str, str]:
-        """Pod → hash of its template."""
-        return {name: pod.metadata.labels[HASH_LABEL] for name, pod in self.pods().items()}
+        return self.kube.workers(self.namespace, self.names, going=going)
 
     def ready(self) -> set[str]:
         """Pods that are ready."""
-        return {
-            name
-            for name, pod in self.pods().items()
-            if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
-        }
+        return ready(self.pods())
 
     def targets(self) -> SlotTargets:
         return self.store.targets(self.group)

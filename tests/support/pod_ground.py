@@ -26,7 +26,7 @@ from fleet.log.readers.group_log import GroupLog
 from fleet.model import GroupState
 from fleet.slots import Change, Phase, Slot
 from tests.support.kafka_tools import rebalances
-from tests.support.kube import Kube, in_pods
+from tests.support.kube import Kube, in_pods, ready
 from tests.support.pod_shop import PodShop
 from tests.support.workshop import until
 
@@ -110,19 +110,11 @@ class Ground:
 
     def pods(self) -> dict[str, client.V1Pod]:
         """Those that are not on their way out, by name."""
-        chosen = ObjectNames("test", self.shop.group).selector()
-        found = self.kube.core.list_namespaced_pod(
-            self.shop.namespace, label_selector=",".join(f"{k}={v}" for k, v in chosen.items())
-        )
-        return {p.metadata.name: p for p in found.items if p.metadata.deletion_timestamp is None}
+        return self.kube.workers(self.shop.namespace, ObjectNames("test", self.shop.group))
 
     def ready(self) -> set[str]:
         """Pods that are ready."""
-        return {
-            name
-            for name, pod in self.pods().items()
-            if any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
-        }
+        return ready(self.pods())
 
     def apply(self, wanted: int | None = None) -> Change:
         """What fleet.yaml says, or so many slots, in this process."""
