@@ -48,7 +48,6 @@ class Place(MemoryStores):
         return next(s for s in self.manager.slots(GROUP) if s.number == number)
 
     def take(self, number: int, worker: str = "w", revision: str = "new") -> Slot | None:
-        """By a worker of its own."""
         store = self.worker(revision)
         return store.take(
             self.slot(number), worker=worker, revision=revision, spark_session=f"s-{worker}"
@@ -352,7 +351,6 @@ def test_a_change_is_decided_anew_on_every_version(shelf):
 
 
 def test_a_no_on_the_latest_version_writes_nothing(shelf):
-    """Whoever lost learns it."""
     seen = shelf.api.get(LEASE, TARGETS)
     shelf.write("theirs")
     with pytest.raises(Conflict):

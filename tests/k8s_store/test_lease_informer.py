@@ -58,7 +58,6 @@ class Scene:
         )
 
     def renew(self) -> bool:
-        """Whether the server took it."""
         try:
             renewed = self.owner.renew(self.held)
         except Unreachable:

@@ -74,13 +74,11 @@ def done(*words: str, **how: Any) -> str:
 
 
 def rendered(namespace: str, values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The chart's objects."""
     text = done(*TEMPLATE, "--namespace", namespace, values=values)
     return [each for each in yaml.safe_load_all(text) if each]
 
 
 def the(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    """One of them."""
     (found,) = [e for e in objects if (e["kind"], e["metadata"]["name"]) == (kind, name)]
     return found
 
@@ -113,7 +111,6 @@ def test_the_chart_is_of_this_release() -> None:
     ],
 )
 def test_wrong_values_are_refused_by_their_key(values: dict[str, Any], why: str) -> None:
-    """Before anything is installed."""
     result = helm(*TEMPLATE, values={**VALUES, **values})
     assert result.returncode != 0
     assert why in result.stderr

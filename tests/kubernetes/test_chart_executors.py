@@ -92,7 +92,6 @@ def delete_all(api: Api, server: str) -> object:
 
 
 def executors_of(server: str) -> str:
-    """The labels of its pods."""
     return f"app.kubernetes.io/name=fleet-spark-executor,app.kubernetes.io/instance={server}"
 
 

@@ -52,7 +52,6 @@ class Installed:
         }
 
     def helm(self, *words: str, **values: Any) -> str:
-        """Helm on this release."""
         given = {**self.values, **values} if words[0] in {"install", "upgrade"} else None
         rest = [str(CHART), "--wait", "--timeout", "4m"] if given else []
         return done(
@@ -92,20 +91,16 @@ class Installed:
         self.kube.kubectl(*asked, stdin=text)
 
     def kubectl(self, *words: str) -> str:
-        """In the fleet's namespace."""
         return self.kube.kubectl("-n", self.namespace, *words)
 
     def found(self) -> dict[str, Any]:
-        """The resource as it is now."""
         return dict(json.loads(self.kubectl("get", PLURAL, "orders", "-o", "json")))
 
     def replicas(self) -> int | None:
-        """What somebody wrote."""
         wanted: int | None = self.found()["spec"].get("replicas")
         return wanted
 
     def until(self, what: str, reached: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """Wait until the status is so."""
 
         def status() -> dict[str, Any]:
             return dict(self.found().get("status") or {})
@@ -143,7 +138,6 @@ class Installed:
 
 @pytest.fixture
 def installed(kube: "Kube", kube_broker: RunningBroker, namespace: str) -> Iterator[Installed]:
-    """Not installed yet."""
     with kube.namespace(f"{namespace}-system") as system:
         yield Installed(kube, system, namespace, kube_broker)
 

@@ -167,7 +167,6 @@ def test_an_operator_has_no_right_to(shop: Shop, act: Callable[[Api], object]) -
 
 
 def image(name: str) -> Callable[[Api], object]:
-    """Swap a pod's image."""
     patch = {"spec": {"containers": [{"name": "worker", "image": "other:1"}]}}
     kind = "application/strategic-merge-patch+json"
     return lambda api: api._call(

@@ -97,7 +97,6 @@ def test_a_server_of_another_authority_is_not_asked(pod: Pod, tmp_path: Path) ->
 
 @pytest.mark.parametrize("missing", ["token", "ca.crt"])
 def test_a_file_that_is_empty_is_told(pod: Pod, missing: str) -> None:
-    """Before any request."""
     (pod.folder / missing).write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match=f"cannot reach the Kubernetes API server: .*{missing}"):
         pod.opened()

@@ -105,7 +105,6 @@ def test_an_address_of_the_resource_gets_no_login_of_the_operator(key: str) -> N
 
 
 def test_an_unknown_cluster_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    """A name leads nowhere else."""
     folder = tmp_path / "clusters"
     folder.mkdir()
     for file in (folder / "main.yaml", tmp_path / "secret.yaml"):
@@ -139,7 +138,6 @@ QUIET = PassOutcome(reason="UpToDate", message="no change needed")
 
 
 def conditions(view: FleetView | None, outcome: PassOutcome = QUIET) -> dict[str, str]:
-    """Type → status."""
     made = status_of(declared(), view, outcome, now=0.0)
     return {each["type"]: each["status"] for each in made["conditions"]}
 

@@ -54,7 +54,6 @@ def test_an_evicted_pod_is_not_waited_for(yard: Yard, runtime: KubernetesRuntime
 
 
 def test_a_pod_on_its_way_out_is_waited_for(yard: Yard, runtime: KubernetesRuntime) -> None:
-    """It may work still."""
     leaving = yard.server.get("Pod", "a1")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
     yard.server.put(leaving)

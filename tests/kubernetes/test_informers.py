@@ -256,7 +256,6 @@ class Owning:
         return renewed
 
     def attend(self) -> None:
-        """As its owner at rest."""
         assert self.worker.attend("orders", 0)
         self.known()
 
@@ -264,7 +263,6 @@ class Owning:
         until(lambda: self.worker.known_since() is not None, "the list")
 
     def tell(self, **fields: Any) -> Slot:
-        """What w2 writes into its slot."""
         renewed = self.manager.renew(replace(self.other, **fields))
         assert renewed is not None
         self.other = renewed

@@ -65,7 +65,6 @@ def beside(**other: object) -> dict:
 
 
 def worker(found: dict, **templates: str):
-    """As the runtime sees it."""
     return worker_of(found, group="orders", templates=templates, now=NOW)
 
 

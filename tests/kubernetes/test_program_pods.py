@@ -90,7 +90,6 @@ def applied(shop: PodShop, wanted: int | None = None) -> Change:
 
 
 def slot_of(shop: PodShop, number: int) -> Slot:
-    """As stored."""
     with shop.fleet() as fleet:
         return next(slot for slot in fleet.slots(shop.group) if slot.number == number)
 

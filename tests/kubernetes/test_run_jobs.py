@@ -64,7 +64,6 @@ class Manager:
         return names[0].metadata.name.removeprefix("dagster-run-") if names else None
 
     def pods_of(self, run: str) -> list[Any]:
-        """The pods of a run's Job."""
         chosen = f"job-name=dagster-run-{run}"
         return list(self.kube.core.list_namespaced_pod(self.namespace, label_selector=chosen).items)
 

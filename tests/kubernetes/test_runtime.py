@@ -65,7 +65,6 @@ class Place:
         return state.is_observed and state.sets[0].revision == revision
 
     def open(self) -> KubernetesRuntime:
-        """As a manager does."""
         spec = load(self.file, self.environ)
         return KIND.open(spec, home=self.file.parent, environ=self.environ, clock=SystemClock())
 

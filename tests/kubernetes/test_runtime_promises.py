@@ -53,13 +53,11 @@ def applied(shop: PodShop, wanted: int | None = None) -> Change:
 
 
 def pods(shop: PodShop) -> set[str]:
-    """Of workers."""
     with shop.fleet() as fleet:
         return {worker.name for worker in fleet.workers(shop.group)}
 
 
 def held(shop: PodShop) -> dict[int, str]:
-    """Slot → pod."""
     with shop.fleet() as fleet:
         return {s.number: s.owner for s in fleet.slots(shop.group) if s.owner}
 

@@ -46,7 +46,6 @@ def server() -> Iterator[tuple[str, list[Any]]]:
 
 
 def opened(folder: Path, address: str) -> Api:
-    """By a kubeconfig with a token."""
     file = folder / "kubeconfig"
     named = {"name": "here", "context": {"cluster": "here", "user": "me"}}
     told = {

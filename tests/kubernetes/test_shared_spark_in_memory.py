@@ -66,7 +66,6 @@ def test_it_is_said_that_the_server_is_replaced(told: Any, then: Any, what: str)
 
 
 def test_executors_that_come_or_go_replace_the_server(told: Any) -> None:
-    """Its tasks run elsewhere then."""
     apart = spec(orders={"spark": {"executors": {"instances": 2}}})
     figures = '{"instances":2,"cores":1,"memory":"2g"}'
     _, (note,) = told(spec(orders={}), apart)

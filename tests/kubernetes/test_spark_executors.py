@@ -86,13 +86,11 @@ def no_secret_is_shown(kube: Kube, namespace: str) -> None:
 
 
 def running(kube: Kube, namespace: str) -> list[str]:
-    """Executors that run, by name."""
     found = items(kube, namespace, "app.kubernetes.io/name=fleet-spark-executor")
     live = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
     return [pod["metadata"]["name"] for pod in live if pod["status"].get("phase") == "Running"]
 
 
 def items(kube: Kube, namespace: str, label: str) -> list[dict[str, Any]]:
-    """Pods with a label."""
     said = kube.kubectl("-n", namespace, "get", "pods", "-l", label, "-o", "json")
     return list(json.loads(said)["items"])

@@ -81,7 +81,6 @@ class Place:
         return pod if any(each["type"] == "PodScheduled" for each in conditions) else None
 
     def counted(self) -> Counter[str | None]:
-        """Pods by node."""
         found, _ = self.api.find("Pod", ObjectNames("main", "orders").selection())
         return Counter(pod["spec"].get("nodeName") for pod in found)
 
@@ -94,7 +93,6 @@ def scheduled(kube_api: KubeApi, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def place(scheduled: KubeApi) -> Iterator[Place]:
-    """Without nodes."""
     with scheduled.api(scheduled.namespace()) as api:
         made = Place(scheduled, api)
         try:
@@ -105,7 +103,6 @@ def place(scheduled: KubeApi) -> Iterator[Place]:
 
 
 def test_pods_are_spread_evenly(place: Place) -> None:
-    """Two on each of two nodes."""
     first, second = place.node(), place.node()
     place.pods(4, required=True)
     assert place.counted() == {first: 2, second: 2}
