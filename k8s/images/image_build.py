@@ -378,7 +378,7 @@ def archive(name: str, target: Path) -> None:
 
 def size(name: str) -> str:
     """How large an image is, uncompressed: `504 MB`."""
-    return _buildah("images", "--format={{.Size}}", name).strip()
+    return _buildah("images", "--format={{.Size}}", name).splitlines()[0]  # a line for each tag
 
 
 def clean() -> None:

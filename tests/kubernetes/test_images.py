@@ -135,6 +135,8 @@ def test_an_image_in_use_fails_no_build(tmp_path, monkeypatch) -> None:
             "build", "--quiet", f"--tag={name}", f"--label=is={name}", str(tmp_path)
         )
     image_build._buildah("from", kept)
+    image_build._buildah("tag", gone, image_build.name_of("worker", "code-again"))
+    assert len(image_build.size(gone).split()) == 2
     said: list[str] = []
     image_build._forget(said.append)
     assert image_build.names() == [kept]
