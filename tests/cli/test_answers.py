@@ -354,6 +354,17 @@ def test_status_lists_every_group_with_what_is_known():
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_a_terminal_shows_names_in_one_piece():
+    """Of 300 groups, a person looks for three; a very long name would squeeze the other columns."""
+    names = ["payments-settlement", "team-07-service-0167", "x" * 40]
+    many = [dataclasses.replace(STATUS, group=name) for name in names]
+    text = printed(print_status, SNAPSHOT, many[:2], now=300.0, detail=False)
+    assert re.search("^team-07-service-0167 +Stable", text, re.MULTILINE)
+    text = printed(print_status, SNAPSHOT, many, now=300.0, detail=False)
+    assert not re.search("^team-07-service-0167 +Stable", text, re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 100
+
+
 def test_groups_with_a_problem_come_worst_first():
     """Storm, no commits, quarantined slot, failed change, falling behind; a pause is no problem."""
     well = dataclasses.replace(STATUS, storm=None, lag_status=None)

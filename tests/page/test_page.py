@@ -13,7 +13,8 @@ import pytest
 from fleet.clock import SystemClock
 from fleet.commands.ui import Latest
 from fleet.decide.decision_log import KeptDecision
-from tests.page.worlds import LATE, MARKUP, ODD, ROLLING, STORMY, without_groups
+from fleet.slots import ChangeState, Pause
+from tests.page.worlds import LATE, MARKUP, ODD, ROLLING, STORMY, rolling, without_groups
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.browser]
@@ -28,7 +29,7 @@ def page(page_browser, shown):
     page_browser.resize(1280, 900)
     page_browser.open("about:blank")
     page_browser.open(f"{shown.url}/")
-    page_browser.wait_for(STORMY, "1,000 groups, 1 in a storm")
+    page_browser.wait_for(STORMY, "1,000 groups, 1 with a problem, 1 in a storm")
     return page_browser
 
 
@@ -69,6 +70,19 @@ def test_groups_stand_worst_first_and_in_any_order(page, tmp_path):
     )
     assert len(rows(page, 10)) == 10
     assert "10 shown" in page.text()
+
+
+def test_a_failed_change_stands_before_pauses(page_browser, shown):
+    """And counts as a problem, which a pause is not."""
+    found, failed = shown.picture, "team-31-service-0991"
+    rolled = rolling(failed, now=found.view.snapshot.at)
+    change = replace(rolled.change, state=ChangeState.ROLLED_BACK, sentence="the canary failed")
+    pause = Pause(group=None, reason="freeze", by="ann", at=0.0)
+    statuses = {name: replace(each, pauses=(pause,)) for name, each in found.statuses.items()}
+    statuses[failed] = replace(statuses[failed], managed=replace(rolled, change=change))
+    shown.latest = Latest(value=replace(found, statuses=statuses).with_overview())
+    page_browser.show(f"{shown.url}/", "1,000 groups, 2 with a problem, 1 in a storm")
+    assert rows(page_browser, 1000)[:2] == [STORMY, failed]
 
 
 PAINTED = """

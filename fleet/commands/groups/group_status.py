@@ -350,14 +350,20 @@ class Column(Generic[T]):
         return {"label": label, "key": self.key, "form": self.form, "number": self.number}
 
 
+_WHOLE_NAME: Final = 24
+"""Characters up to which names are not wrapped, so that the eye and a search find them."""
+
+
 def as_table(
     columns: Iterable[Column[T]], items: Iterable[T], now: float, *, ours: bool = True
 ) -> Table:
     """Creates a table with a row for each item."""
     shown = [(c, c.cell) for c in columns if c.cell is not None and (ours or not c.ours)]
     rows = table(*(c.header for c, _ in shown), right=[c.header for c, _ in shown if c.number])
-    for item in items:
-        rows.add_row(*(cell(item, now) for _, cell in shown))
+    cells = [[cell(item, now) for _, cell in shown] for item in items]
+    rows.columns[0].no_wrap = all(len(first) <= _WHOLE_NAME for first, *_ in cells)
+    for row in cells:
+        rows.add_row(*row)
     return rows
 
 

@@ -120,13 +120,17 @@ const view = { sort: "notes", turned: false, group: undefined, seconds: 3600 };
 // --- all groups ------------------------------------------------------------------------------------
 
 const LEVELS = { ERR: 0, WARN: 1, OK: 2 };
+const GRAVITY = ["bad", "warn", "good"];
+const gravest = (r) => Math.min(GRAVITY.length, ...r.concerns.map(([, kind]) => GRAVITY.indexOf(kind)));
+// As of `fleet status --problems`: a pause or a running change is no problem.
+const isProblem = (r) => gravest(r) === 0 || r.level < LEVELS.OK;
 const high = (value) => -(value ?? -1);
 // Records that waited before the first refresh have no age: they are older than all others.
 const oldest = (r) => high(r.lag_seconds === null && r.lag > 0 ? Infinity : r.lag_seconds);
 const rate = (r) => [high(unknown(r.in_per_second) && unknown(r.out_per_second) ? null : (r.in_per_second ?? 0) + (r.out_per_second ?? 0))];
 /** By a column's key; others by their figure, the highest first. */
 const ORDERS = {
-  notes: (r) => [r.storm ? 0 : 1, r.level, r.concerns.length ? 0 : 1, oldest(r), high(r.rebalances_per_hour), high(r.lag)],
+  notes: (r) => [r.storm ? 0 : 1, gravest(r), r.level, oldest(r), high(r.rebalances_per_hour), high(r.lag)],
   group: () => [],
   state: (r) => [r.state],
   lag: (r) => [high(r.lag), oldest(r)],
@@ -222,10 +226,11 @@ function showGroups(answer) {
     else overview.heads[place].removeAttribute("aria-sort");
   });
   const storms = all.filter((each) => each.storm).length, late = all.filter((each) => each.level === 0).length;
+  const problems = all.filter(isProblem).length;
   byId("counts").textContent = all.length === 0
     ? `cluster ${answer.cluster} has no consumer groups`
     : [many(all.length, "group"), shown.length === all.length ? "" : `${count(shown.length)} shown`,
-       storms ? `${storms} in a storm` : "", late ? `${late} ${late === 1 ? "does" : "do"} not keep up` : ""].filter(Boolean).join(", ");
+       problems ? `${problems} with a problem` : "", storms ? `${storms} in a storm` : "", late ? `${late} ${late === 1 ? "does" : "do"} not keep up` : ""].filter(Boolean).join(", ");
   overview.table.hidden = all.length === 0;
   // The first screen at once, the rest of a thousand rows behind it.
   overview.show(shown.slice(0, view.drawn ? Infinity : SCREEN).map((each) => line(each, answer.status.at)));
