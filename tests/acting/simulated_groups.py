@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class SimulatedGroups:
         with Fleet.open(self.config, home=self.home) as fleet:
             for name in self.names:
                 self._open_slots(fleet, name)
-            with self._supervised(fleet):
+            with waiting.meanwhile(partial(self._supervise, fleet)):
                 waiting.until(
                     lambda: all(self.is_active(fleet, name) for name in self.names),
                     "every slot to have an owner",
@@ -105,17 +106,6 @@ class SimulatedGroups:
         revisions.publish(spec, revision)
         fleet.runtime.start(name, revision, 2)
         fleet.store.write_targets(SlotTargets(group=name, open=frozenset({0, 1})))
-
-    @contextmanager
-    def _supervised(self, fleet: Fleet) -> Iterator[None]:
-        stop = threading.Event()
-        thread = threading.Thread(target=self._supervise, args=(fleet, stop))
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
 
     def _supervise(self, fleet: Fleet, stop: threading.Event) -> None:
         table, clock = ProcessTable(fleet.home.resolve(), clock=fleet.clock), TickingClock()

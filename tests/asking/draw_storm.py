@@ -12,8 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import yaml
@@ -23,6 +22,7 @@ from tests.page.conftest import ask
 from tests.page.test_real import running
 from tests.support.brokers import running_broker
 from tests.support.lane import Lane
+from tests.support.waiting import meanwhile
 
 GROUP = "orders"
 MEMBER = {
@@ -62,22 +62,14 @@ def play(lane: Lane) -> None:
         lane.run(15)
 
 
-@contextmanager
-def watched(url: str) -> Iterator[None]:
+def watched(url: str) -> AbstractContextManager[None]:
     """Requests the groups, as a browser does: without one the page stops its refreshes."""
-    ending = threading.Event()
 
-    def watch() -> None:
+    def watch(ending: threading.Event) -> None:
         while not ending.wait(1.0):
             ask(f"{url}/api/groups")
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        watcher.join()
+    return meanwhile(watch)
 
 
 def timeline(folder: Path) -> str:

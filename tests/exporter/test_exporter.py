@@ -8,8 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,30 +26,22 @@ from fleet.slots import SlotTargets
 from fleet.slots.store import Store
 from tests.exporter.conftest import Scraped, commit
 from tests.support.needs import repository
-from tests.support.waiting import until
+from tests.support.waiting import meanwhile, until
 
 
-@contextmanager
-def polling(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+def polling(bootstrap: str, group: str, topic: str) -> AbstractContextManager[None]:
     """A member that polls on a thread of its own."""
     client = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
     )
     client.subscribe([topic])
-    ending = threading.Event()
 
-    def poll() -> None:
+    def poll(ending: threading.Event) -> None:
         while not ending.is_set():
             client.poll(0.05)
         client.close()
 
-    thread = threading.Thread(target=poll)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
+    return meanwhile(poll)
 
 
 def fleet(*arguments: str, config: Path) -> subprocess.Popen:
@@ -91,9 +82,8 @@ def test_a_groups_life_in_metrics(bootstrap, topic, unique, config):
         with polling(bootstrap, group, topic):
             until(lambda: scrape().get("fleet_group_members") == 1, "a member")
             until(lambda: scrape().get("fleet_group_rebalances_total") == 1, "its rebalance")
-            settled = scrape()
-            assert settled.labels["fleet_group_state"]["state"] == "Stable"
-            assert settled["fleet_group_generation"] == 1
+            until(lambda: scrape().labels["fleet_group_state"]["state"] == "Stable", "its sync")
+            assert scrape()["fleet_group_generation"] == 1
         until(lambda: scrape().get("fleet_group_members") == 0, "the member to be gone")
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.delete_consumer_groups([other])[other].result(120)

@@ -26,7 +26,7 @@ from fleet.worker.group_query import CHECK_EVERY, GRACE
 from tests.faults.collecting import Collector
 from tests.faults.invariants import Trouble, broken, rebalances, times
 from tests.faults.schedules import LEASE, SESSION, Act, Kind
-from tests.support.waiting import until
+from tests.support.waiting import meanwhile, until
 from tests.worker.conftest import Group
 
 HEARTBEAT = 2.0
@@ -160,7 +160,7 @@ class Lane:
             if self._before is None:
                 self._before = rebalances(self._collector.evidence(()))
         journal_before = len(self.group.journal())
-        with self._timed("acts"), self._records():
+        with self._timed("acts"), meanwhile(self._records):
             began = time.monotonic()
             for act in acts:
                 while time.monotonic() - began < act.at:
@@ -310,29 +310,17 @@ class Lane:
 
     # --- evidence --------------------------------------------------------------------------
 
-    @contextmanager
-    def _records(self):
-        """A steady stream meanwhile; what was acknowledged is in the log once."""
-        stop = threading.Event()
+    def _records(self, stop: threading.Event) -> None:
+        """A steady stream; what was acknowledged is in the log once."""
         options = {"bootstrap.servers": self.group.bootstrap, "enable.idempotence": True}
-
-        def live() -> None:
-            producer, number = Producer({**options, "logger": _silent()}), 0
-            while not stop.wait(0.2):
-                for _ in range(8):
-                    key = str(next(self._numbers)).encode()
-                    producer.produce(self.group.topic, b"x", key=key, partition=number % 4)
-                    number += 1
-                producer.poll(0)
-            producer.flush(120)
-
-        thread = threading.Thread(target=live)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        producer, number = Producer({**options, "logger": _silent()}), 0
+        while not stop.wait(0.2):
+            for _ in range(8):
+                key = str(next(self._numbers)).encode()
+                producer.produce(self.group.topic, b"x", key=key, partition=number % 4)
+                number += 1
+            producer.poll(0)
+        producer.flush(120)
 
     def _strange_ends(self) -> list[str]:
         """I11: a worker lives, or has ended as asked, or with a sentence."""

@@ -1,6 +1,5 @@
 """ConsumerFleets of a test, and the operator that keeps them."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,16 +82,8 @@ class Declared:
     @contextmanager
     def operator(self, *others: str) -> Iterator[Operator]:
         """The operator while it runs."""
-        stop = threading.Event()
-        operator = self.made(*others)
-        thread = threading.Thread(target=operator.run, args=(stop,))
-        thread.start()
-        try:
+        with self.made(*others) as operator, waiting.meanwhile(operator.run):
             yield operator
-        finally:
-            stop.set()
-            thread.join()
-            operator.close()
 
     def found(self, name: str) -> Object | None:
         """The resource as it is now."""

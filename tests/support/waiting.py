@@ -7,7 +7,9 @@ machine needs ends what moves in circles. Cost: what stands still for good is fo
 """
 
 import os
-from collections.abc import Callable, Hashable, Iterable
+import threading
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,6 +69,19 @@ def until(
             )
         clock.sleep(every)
     return answer
+
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], object]) -> Iterator[None]:
+    """A thread that works until its event is set, which the end of the block does."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,))
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _queue() -> float:

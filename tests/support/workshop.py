@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,17 +169,9 @@ class Workshop(Sandbox):
 
     # --- the stream and its account ---------------------------------------------------------
 
-    @contextmanager
-    def stream(self, rate: int = 200) -> Iterator[None]:
+    def stream(self, rate: int = 200) -> AbstractContextManager[None]:
         """Numbered records at a steady rate, over the partitions there are now in turn."""
-        stop = threading.Event()
-        thread = threading.Thread(target=self._produce, args=(stop, rate))
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        return waiting.meanwhile(partial(self._produce, rate))
 
     def client(self) -> dict[str, Any]:
         """How a client of the test's own reaches the broker."""
@@ -188,7 +181,7 @@ class Workshop(Sandbox):
         """One that writes no record twice, whatever happens to the broker."""
         return Producer({**self.client(), "enable.idempotence": True})
 
-    def _produce(self, stop: threading.Event, rate: int) -> None:
+    def _produce(self, rate: int, stop: threading.Event) -> None:
         producer, partitions = self.producer(), self.partitions
         while not stop.wait(0.2):
             for number in itertools.islice(self.numbers, max(1, rate // 5)):
