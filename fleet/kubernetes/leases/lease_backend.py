@@ -246,9 +246,9 @@ class ConfigMaps:
         return len(lifted)
 
     def archive(self, names: ObjectNames, ended: Change) -> None:
-        """Stores a change under a key from its token, so that it is stored once."""
+        """Stores a change under a key that grows with its token, so that it is stored once."""
         stored = objects.archived(self._read(Space.MANAGER_STATE, names)["data"])
-        key = objects.archived_key(ended)
+        key = f"change.{ended.token:010d}"
         kept = sorted({key, *(k for k, _ in stored)}, reverse=True)
         data = {**dict.fromkeys(kept[KEPT_CHANGES - 1 :]), key: objects.packed(as_json(ended))}
         self._merge(Space.MANAGER_STATE, names, data)
@@ -296,7 +296,7 @@ class ConfigMaps:
 def _key(space: Space, key: str) -> str:
     """Returns the key of an entry in its ConfigMap."""
     if space is Space.PAUSES:
-        return objects.pause_key(key or None)
+        return objects.key_of("g.", key) if key else "all"
     if space is Space.STOPPED_PARTITIONS:
         topic, _, partition = key.rpartition(" ")
         return objects.partition_key(TopicPartition(topic, int(partition)))
@@ -364,7 +364,8 @@ class LeaseBackend:
         """
         names = self.names(group)
         name = names.change if self._own is None else names.answers
-        self.edit_lease(group, name, lambda found: objects.beaten(found, now=self._clock.now()))
+        now = objects.stamp(self._clock.now())
+        self.edit_lease(group, name, lambda found: objects.annotate(found, {objects.BEAT: now}))
 
     def version(self) -> int:
         """Returns the version of the watched view; a manager has none."""
@@ -474,10 +475,10 @@ class LeaseBackend:
             return False
         names = self.names(group)
         owners = (OWNERS, f"slot-{slot}")
-        narrow = slot is not None and all(
-            objects.is_watched_by_owners(self.view.get(name))
-            for name in (names.targets, names.answers)
-        )
+        shared = filter(None, map(self.view.get, (names.targets, names.answers)))
+        labels = [each["metadata"].get("labels") or {} for each in shared]
+        watched = [each.get(WATCHED_LABEL) for each in labels] == [OWNERS, OWNERS]
+        narrow = slot is not None and watched
         # An owner hears of nothing but its own renewals at rest: one of them may be late.
         silence = self._lease if narrow else self._lease / 2
         self.view.narrow(WATCHED_LABEL, owners if narrow else (), silence=silence)

@@ -162,12 +162,6 @@ def watched_by(found: Object, owners: str = OWNERS) -> Object:
     return {**found, "metadata": {**found["metadata"], "labels": labels}}
 
 
-def is_watched_by_owners(found: Object | None) -> bool:
-    """Whether every owner watches it."""
-    labels = {} if found is None else found["metadata"].get("labels") or {}
-    return labels.get(WATCHED_LABEL) == OWNERS
-
-
 def same_state(one: Object, two: Object) -> bool:
     """Tells whether two objects have the same state, apart from writer and time."""
     return all(
@@ -262,11 +256,6 @@ def _renewed(
     if token is not None:
         spec["leaseTransitions"] = token
     return {**found, "spec": spec}
-
-
-def beaten(found: Object, *, now: float) -> Object:
-    """Returns the Lease with a changed value that has no meaning, for a test write."""
-    return annotate(found, {BEAT: stamp(now)})
 
 
 # --- the slot targets -----------------------------------------------------------------------
@@ -404,11 +393,6 @@ def with_change(found: Object, change: Change, *, now: float, lease: float) -> O
     return annotate(made, {CHANGE: packed(as_json(change))})
 
 
-def archived_key(change: Change) -> str:
-    """Of an ended change in the notes; grows with its token, and is the same if written twice."""
-    return f"change.{change.token:010d}"
-
-
 def archived(data: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Returns (key, text) of the ended changes, latest first."""
     return tuple(sorted(((k, v) for k, v in data.items() if k.startswith("change.")), reverse=True))
@@ -463,11 +447,6 @@ def partition_key(tp: TopicPartition) -> str:
 def mark_text(mark: StoppedPartition) -> str:
     """Returns the text of a stopped partition."""
     return text({**as_json(mark), "error": shortened(mark.error, MOST_ERROR // 4)})
-
-
-def pause_key(group: str | None) -> str:
-    """Returns the key of a pause."""
-    return "all" if group is None else key_of("g.", group)
 
 
 def values_from(found: Object | None, kind: type[Value]) -> tuple[Value, ...]:

@@ -165,6 +165,7 @@ def pod_spec(container: Object, runtime: KubernetesRuntimeSpec) -> Object:
     secrets = sorted(runtime.mounts.items())
     made = {
         **container,
+        "imagePullPolicy": runtime.pull_policy,
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -180,6 +181,7 @@ def pod_spec(container: Object, runtime: KubernetesRuntimeSpec) -> Object:
     if runtime.env_from:
         made["envFrom"] = [{"secretRef": {"name": name}} for name in runtime.env_from]
     spec: Object = {
+        "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [made],
@@ -212,7 +214,6 @@ def _container(settings: WorkerSettings, runtime: KubernetesRuntimeSpec) -> Obje
     return {
         "name": CONTAINER,
         "image": image_of(settings.group),
-        "imagePullPolicy": runtime.pull_policy,
         "command": ["fleet", "worker", "--settings", SETTINGS_PATH, "--name", "$(POD_NAME)"],
         "env": _environment(settings),
         "ports": [{"name": PORT, "containerPort": runtime.http_port, "protocol": "TCP"}],

@@ -66,9 +66,8 @@ def spark_objects(spec: FleetSpec, *, serving: Mapping[str, str] | None = None) 
 
 
 def _objects(name: str, sharing: Sequence[GroupSpec], image: str | None) -> list[Object]:
-    runtime = runtime_of(sharing[0])
-    _agreed(sharing)
-    image = image or runtime.spark.image or image_of(sharing[0])
+    runtime, agreed = runtime_of(sharing[0]), _agreed(sharing)
+    image = image or str(agreed.image)
     selector = {"app.kubernetes.io/name": SPARK, _INSTANCE: name}
     labels = {**LABELS, _INSTANCE: name}
     meta: Object = {"name": name, "namespace": runtime.namespace, "labels": labels}
@@ -115,25 +114,22 @@ def image_kept(found: Object | None, sharing: Sequence[GroupSpec]) -> str | None
     return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def _agreed(sharing: Sequence[GroupSpec]) -> None:
-    """One server has one image and one heap: fleets that share it say the same of it."""
-    first = sharing[0]
-    for other in sharing[1:]:
-        if _server(other) != _server(first):
+def _agreed(sharing: Sequence[GroupSpec]) -> Any:
+    """Returns what all fleets that share a server say of it: it has one image and one heap."""
+    said = []
+    for group in sharing:
+        spark = runtime_of(group).spark
+        said.append(spark.model_copy(update={"image": spark.image or image_of(group)}))
+        if said[-1] != said[0]:
             raise ConfigError(
-                f"groups {first.group} and {other.group} share one Spark server, but their "
+                f"groups {sharing[0].group} and {group.group} share one Spark server, but their "
                 "runtime.spark (or its image) differ; write it once, under defaults.runtime"
             )
-
-
-def _server(group: GroupSpec) -> Any:
-    runtime = runtime_of(group)
-    return runtime.spark.model_copy(update={"image": runtime.spark.image or image_of(group)})
+    return said[0]
 
 
 def _server_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:
     made = pod_spec(_server_container(server, runtime, image), runtime)
-    made["automountServiceAccountToken"] = False
     if runtime.spark.executors is not None:
         made["serviceAccountName"] = SPARK
         made["automountServiceAccountToken"] = True
@@ -146,12 +142,10 @@ def _executor_pod(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Ob
     container = {
         "name": "executor",
         "image": image,
-        "imagePullPolicy": runtime.pull_policy,
         "command": ["python3", "-m", "fleet.act.spark_server"],  # Spark adds `executor`
         "env": list(HOMES),
     }
     made = pod_spec(container, runtime)
-    made["automountServiceAccountToken"] = False
     _add_secret(made, server)
     labels = {**LABELS, "app.kubernetes.io/name": EXECUTOR, _INSTANCE: server}
     return new_object("Pod", {"namespace": runtime.namespace, "labels": labels}, spec=made)
@@ -174,7 +168,6 @@ def _server_container(server: str, runtime: KubernetesRuntimeSpec, image: str) -
     return {
         "name": "spark",
         "image": image,
-        "imagePullPolicy": runtime.pull_policy,
         "command": ["python3", "-m", "fleet.act.spark_server", "--listen", f"0.0.0.0:{PORT}"],
         "env": [
             *HOMES,
