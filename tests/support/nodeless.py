@@ -17,11 +17,7 @@ from fleet.kubernetes.client.api import Api, Request, transmit
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import GROUP_LABEL, ObjectNames
 from fleet.kubernetes.deployment.pod_status import hash_of, is_gone, is_ready
-from fleet.kubernetes.deployment.rollout import (
-    DeploymentState,
-    RegisteredTemplates,
-    WorkerDeployment,
-)
+from fleet.kubernetes.deployment.rollout import DeploymentState, WorkerDeployment
 from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from tests.support import waiting
@@ -52,10 +48,7 @@ class Ground:
         """What the next manager has."""
         way = api or self.api
         store = LeaseStore.for_manager(way, cluster="main", clock=self.clock, lease=10.0)
-        templates = RegisteredTemplates(store, self.names.group, clock=self.clock)
-        return WorkerDeployment(
-            way, self.names, pods=self.mirror, templates=templates, clock=self.clock
-        )
+        return WorkerDeployment(way, self.names, pods=self.mirror, store=store, clock=self.clock)
 
     def spec(self, image: str) -> FleetSpec:
         """A file with one fleet of that image."""
@@ -123,7 +116,7 @@ class Ground:
 
     def by_revision(self) -> dict[str, int]:
         """How many of which revision, or hash."""
-        known = self.another().templates.known(["any"])
+        known = self.another().templates(["any"])
         return dict(Counter(known.get(hash_of(p), hash_of(p)) for p in self.living()))
 
     def until(self, settled: Any, seconds: float = 60.0) -> None:
@@ -175,7 +168,7 @@ class Ground:
 
     def names_of(self, revision: str) -> list[str]:
         """Pods of a revision."""
-        known = self.another().templates.known(["any"])
+        known = self.another().templates(["any"])
         return [p["metadata"]["name"] for p in self.living() if known.get(hash_of(p)) == revision]
 
     def close(self) -> None:

@@ -405,11 +405,7 @@ class Api(Closing):
     def _once(self, request: Request, seconds: float) -> Object | None:
         retries = self._retries
         timeouts = (min(retries.connect, seconds), min(retries.answer, seconds))
-        response = self._send(request, timeouts)
-        try:
-            content = response.read()
-        except TRANSPORT as error:
-            raise Silent(self._away(error)) from error
+        response, content = self.ask(request, timeouts)
         if response.status == 404:
             return None
         if response.status >= 400 or response.status in _SILENT_STATUSES:
@@ -417,6 +413,14 @@ class Api(Closing):
         answer = json.loads(content)
         assert isinstance(answer, dict)
         return answer
+
+    def ask(self, request: Request, timeouts: tuple[float, float]) -> tuple[Any, bytes]:
+        """Sends once; returns the response and its body. Raises Silent."""
+        response = self._send(request, timeouts)
+        try:
+            return response, response.read()
+        except TRANSPORT as error:
+            raise Silent(self._away(error)) from error
 
     def _send(self, request: Request, timeouts: tuple[float, float]) -> Any:
         headers = {"User-Agent": self._retries.agent}

@@ -29,7 +29,7 @@ from fleet.kubernetes.client.object_names import ACCESS, CHILDREN, GROUP_LABEL, 
 from fleet.kubernetes.deployment.adoption import Adoption
 from fleet.kubernetes.deployment.examining import autoscalers_of, examine
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, read_log, worker_of
-from fleet.kubernetes.deployment.rollout import RegisteredTemplates, WorkerDeployment
+from fleet.kubernetes.deployment.rollout import WorkerDeployment
 from fleet.kubernetes.deployment.spark_servers import (
     delete_servers,
     delete_unused,
@@ -222,7 +222,7 @@ class KubernetesRuntime:
                 continue
             rollout = self._rollout_of(each.group)
             pods = rollout.pods()
-            templates = rollout.templates.known({hash_of(pod) for pod in pods})
+            templates = rollout.templates({hash_of(pod) for pod in pods})
             found += [worker_of(p, group=each.group, templates=templates, now=now) for p in pods]
         return tuple(found)
 
@@ -259,10 +259,10 @@ class KubernetesRuntime:
 
     def _runs(self, group: str, revision: str, hash_: str) -> bool:
         """Tells whether a template is the revision's, also after `kubectl rollout restart`."""
-        templates = self._rollout_of(group).templates
-        if templates.known([hash_]).get(hash_) != revision:
+        rollout = self._rollout_of(group)
+        if rollout.templates([hash_]).get(hash_) != revision:
             self.recognise(group, revision)
-        return templates.known([hash_]).get(hash_) == revision
+        return rollout.templates([hash_]).get(hash_) == revision
 
     def read_log(self, worker: str, place: str | None = None) -> LogPart:
         """Reads the log of the pod's container, and at first of its predecessor."""
@@ -406,9 +406,8 @@ class KubernetesRuntime:
     def _rollout_of(self, group: str) -> WorkerDeployment:
         if group not in self._rollouts:
             names = self._names(group)
-            templates = RegisteredTemplates(self.store, group, clock=self._clock)
             self._rollouts[group] = WorkerDeployment(
-                self.api, names, pods=self._pods, templates=templates, clock=self._clock
+                self.api, names, pods=self._pods, store=self.store, clock=self._clock
             )
         return self._rollouts[group]
 

@@ -13,16 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from fleet.errors import FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import (
-    TRANSPORT,
-    Api,
-    Object,
-    Request,
-    message_of,
-    path_of,
-    transmit,
-)
+from fleet.errors import FleetError, Refused
+from fleet.kubernetes.client.api import Api, Object, Request, message_of, path_of
 from fleet.kubernetes.client.object_names import (
     CONTAINER,
     DRAINED_ANNOTATION,
@@ -89,11 +81,8 @@ def _lines(
         f"{path_of('Pod', api.namespace, pod)}/log",
         query=[("container", CONTAINER), ("timestamps", "true"), *query],
     )
-    try:
-        response = transmit(api.connection, request, _TIMEOUTS, {"User-Agent": "fleet"})
-        text = response.read().decode("utf-8", errors="replace")
-    except TRANSPORT as error:
-        raise Unreachable(f"API server {api.host} sends no log of pod {pod}: {error}") from error
+    response, content = api.ask(request, _TIMEOUTS)
+    text = content.decode("utf-8", errors="replace")
     if response.status == 404:
         raise Refused(f"namespace {api.namespace} has no pod {pod}")
     said = message_of(text) or f"status {response.status}"

@@ -43,43 +43,6 @@ if TYPE_CHECKING:
     from fleet.kubernetes.leases.lease_store import LeaseStore
 
 
-# Which pod templates are exactly what a manager rendered, by their hash.
-#
-# Problem: `kubectl set image` leaves our revision in the template's annotation, yet its pods run
-# something else. Choice: the slot targets' Lease keeps {pod-template-hash: revision} of what a
-# manager applied (`fleet.kubernetes.leases.lease_store` reads and writes it); any other template is
-# a revision of its own. Cost: one more read where a hash is new.
-
-
-_FRESH: Final = 3.0
-"""Seconds for which what was read is believed of a hash that it does not name."""
-
-
-class RegisteredTemplates:
-    """Caches the registered templates of one fleet."""
-
-    def __init__(self, registry: "LeaseStore", group: str, *, clock: Clock) -> None:
-        self._registry = registry
-        self._group = group
-        self._clock = clock
-        self._known: dict[str, str] = {}
-        self._read_at = float("-inf")
-
-    def known(self, hashes: Collection[str]) -> dict[str, str]:
-        """Returns revisions by hash; reads again, at times, if a hash is unknown."""
-        stale = self._clock.monotonic() - self._read_at >= _FRESH
-        if stale and not set(hashes) <= self._known.keys():
-            self._known = dict(self._registry.templates(self._group))
-            self._read_at = self._clock.monotonic()
-        return dict(self._known)
-
-    def register(self, hash_: str, revision: str) -> None:
-        """Stores the revision of a template."""
-        if self._known.get(hash_) != revision:
-            self._registry.register_template(self._group, hash_, revision)
-            self._known[hash_] = revision
-
-
 # What a Deployment and its ReplicaSets say: pure.
 
 
@@ -234,6 +197,8 @@ _REFUSED_SECONDS: Final = 5.0
 _LEAVING_SECONDS: Final = 180.0
 """The same while pods are on their way out, whose places become free: the longest grace."""
 _POLL: Final = 0.1
+_FRESH: Final = 3.0
+"""Seconds for which the templates that were read are believed of a hash that they do not name."""
 
 
 class WorkerDeployment:
@@ -245,14 +210,17 @@ class WorkerDeployment:
         names: ObjectNames,
         *,
         pods: PodInformer,
-        templates: RegisteredTemplates,
+        store: "LeaseStore",
         clock: Clock,
     ) -> None:
         self._api = api
         self._names = names
         self._pods = pods
         self._clock = clock
-        self.templates = templates
+        self._store = store
+        self._templates: dict[str, str] = {}
+        """The registered templates (`PublishedTemplates`), as last read."""
+        self._templates_at = float("-inf")
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -295,6 +263,19 @@ class WorkerDeployment:
                 f"Deployment {self._names.deployment} is paused, so that no new template starts; "
                 f"run kubectl rollout resume deployment/{self._names.deployment}"
             )
+
+    def templates(self, hashes: Collection[str]) -> dict[str, str]:
+        """Returns revisions by hash; reads again, at times, if a hash is unknown."""
+        stale = self._clock.monotonic() - self._templates_at >= _FRESH
+        if stale and not set(hashes) <= self._templates.keys():
+            self._templates = dict(self._store.templates(self._names.group))
+            self._templates_at = self._clock.monotonic()
+        return dict(self._templates)
+
+    def _register(self, hash_: str, revision: str) -> None:
+        if self._templates.get(hash_) != revision:
+            self._store.register_template(self._names.group, hash_, revision)
+            self._templates[hash_] = revision
 
     # --- more -------------------------------------------------------------------------------
 
@@ -357,7 +338,7 @@ class WorkerDeployment:
             # A manager that was killed before it registered them has told nobody of its pods.
             unsaid = state.others and not self._is_registered(state, settings.revision)
             asked[hash_] = count + (0 if unsaid else len(_living(before, hash_)))
-        self.templates.register(hash_, settings.revision)
+        self._register(hash_, settings.revision)
         self._have(found, state, asked.get(hash_, count))
 
     def recognise(self, settings: WorkerSettings) -> None:
@@ -370,10 +351,10 @@ class WorkerDeployment:
             return
         wanted = deployment_objects.deployment(settings, replicas=state.replicas)
         if self._is_template(revision, state, found, wanted):
-            self.templates.register(current.hash, revision)
+            self._register(current.hash, revision)
 
     def _is_registered(self, state: DeploymentState, revision: str) -> bool:
-        known = self.templates.known([each.hash for each in state.sets])
+        known = self.templates([each.hash for each in state.sets])
         return state.current is not None and known.get(state.current.hash) == revision
 
     def _is_template(
