@@ -98,8 +98,12 @@ class KubernetesRuntime:
     def publish(self, group: str, revision: str, settings: str) -> None:
         """Stores a revision's settings and code, and creates all other objects of its workers."""
         known = settings_from(settings)
-        packed = self._packed.get((group, revision)) or self._kept_code(group, revision)
         names, namespace = self._names(group), self.api.namespace
+        packed = self._packed.get((group, revision))
+        if packed is None:  # published before: its code stays
+            found = self.api.get("ConfigMap", names.settings(revision)) or {}
+            kept = (found.get("binaryData") or {}).get(CODE)
+            packed = base64.b64decode(kept) if kept else None
         slots = max(deployment_objects.most_slots(known.group), self._most_held(group))
         for each in deployment_objects.own_access(names, known.group, slots=slots):
             self.api.apply(each)
@@ -107,11 +111,8 @@ class KubernetesRuntime:
             # The slot targets that a manager opens does not open by itself.
             each["metadata"]["annotations"].pop(FIRST, None)
             self.api.create(each)
-        for each in (
-            deployment_objects.marks_map(names, namespace),
-            deployment_objects.budget(names, known.group),
-        ):
-            self.api.apply(each)
+        self.api.apply(deployment_objects.marks_map(names, namespace))
+        self.api.apply(deployment_objects.budget(names, known.group))
         self.api.apply(deployment_objects.settings_map(known, code=packed, text=settings))
         self._settings[group, revision] = settings
         self._forget_old(group, revision)
@@ -150,11 +151,6 @@ class KubernetesRuntime:
             raise
         except FleetError:
             return
-
-    def _kept_code(self, group: str, revision: str) -> bytes | None:
-        found = self.api.get("ConfigMap", self._names(group).settings(revision)) or {}
-        packed = (found.get("binaryData") or {}).get(CODE)
-        return base64.b64decode(packed) if packed else None
 
     def _forget_old(self, group: str, revision: str) -> None:
         """The oldest revisions that no ReplicaSet names are let go."""
@@ -401,7 +397,8 @@ class KubernetesRuntime:
         return ObjectNames(self.spec.cluster.name, group)
 
     def _managed(self) -> tuple[GroupSpec, ...]:
-        return tuple(f for f in self.spec.fleets if f.worker is not None and _is_ours(f))
+        ours = (f for f in self.spec.fleets if isinstance(f.runtime, KubernetesRuntimeSpec))
+        return tuple(each for each in ours if each.worker is not None)
 
     def _rollout_of(self, group: str) -> WorkerDeployment:
         if group not in self._rollouts:
@@ -410,10 +407,6 @@ class KubernetesRuntime:
                 self.api, names, pods=self._pods, store=self.store, clock=self._clock
             )
         return self._rollouts[group]
-
-
-def _is_ours(fleet: GroupSpec) -> bool:
-    return isinstance(fleet.runtime, KubernetesRuntimeSpec)
 
 
 def _slug(pod: Object) -> str:

@@ -188,8 +188,9 @@ def exit_reason(pod: Object) -> str | None:
     if place.get("status") == "False":
         return _joined("has no node", place.get("message"))
     others = [*_statuses(pod, "initContainers"), *_statuses(pod, "containers")]
-    failing = (each for each in others if each is not decisive and not _is_well(each))
-    return next(filter(None, map(_reason, failing)), None)
+    failing = (each for each in others if "running" not in _state(each))
+    reasons = (_reason(e) for e in failing if e is not decisive and not _has_succeeded(e))
+    return next(filter(None, reasons), None)
 
 
 def _reason(container: Object) -> str | None:
@@ -210,7 +211,7 @@ def _failures(container: Object, now: float) -> int:
     """Restarts, unless the container that runs has outlived them."""
     running = (container.get("state") or {}).get("running") or {}
     began = running.get("startedAt")
-    steady = began is not None and now - _seconds(began) >= STEADY_SECONDS
+    steady = began is not None and now - datetime.fromisoformat(began).timestamp() >= STEADY_SECONDS
     return 0 if steady else int(container.get("restartCount") or 0)
 
 
@@ -221,7 +222,7 @@ def _stuck(pod: Object, now: float) -> bool:
         return False
     since = condition_of(pod, "PodScheduled").get("lastTransitionTime")
     begun = since or pod["metadata"].get("creationTimestamp")
-    return begun is not None and now - _seconds(begun) >= GRACE
+    return begun is not None and now - datetime.fromisoformat(begun).timestamp() >= GRACE
 
 
 def _container(pod: Object) -> Object:
@@ -256,10 +257,6 @@ def _has_succeeded(container: Object) -> bool:
     return (_state(container).get("terminated") or {}).get("exitCode") == 0
 
 
-def _is_well(container: Object) -> bool:
-    return "running" in _state(container) or _has_succeeded(container)
-
-
 def condition_of(found: Object, kind: str) -> Object:
     """Returns an object's condition of this type; an empty one if it has none."""
     conditions: list[Object] = (found.get("status") or {}).get("conditions") or []
@@ -279,7 +276,3 @@ def _joined(what: str, message: object) -> str:
 def _last_line(message: object) -> str:
     lines = [line.strip() for line in str(message or "").splitlines() if line.strip()]
     return lines[-1] if lines else ""
-
-
-def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()

@@ -8,7 +8,7 @@ far as the slot targets ask for it. So a manager and a worker may write at the s
 neither takes the other's word away. Cost: a reader needs two objects.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fleet.slots import SlotTargets
@@ -71,11 +71,3 @@ def with_answer(targets: SlotTargets, answer: Answer) -> SlotTargets:
         rejoin=rejoin,
         quarantined=targets.quarantined | answer.quarantined,
     )
-
-
-def with_answers(targets: SlotTargets, answers: Iterable[Answer], *, seen: int) -> SlotTargets:
-    """Returns slot targets with all answers after number `seen`."""
-    for answer in sorted(answers, key=lambda each: each.number):
-        if answer.number > seen:
-            targets = with_answer(targets, answer)
-    return targets

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from fleet.errors import Damaged, SchemaTooNew
 from fleet.kubernetes.client.api import Object, new_object
 from fleet.kubernetes.client.object_names import OWNERS, PREFIX, WATCHED_LABEL, ObjectNames
-from fleet.kubernetes.leases.answers import Answer, with_answers
+from fleet.kubernetes.leases.answers import Answer, with_answer
 from fleet.model import TopicPartition
 from fleet.slots import (
     Change,
@@ -46,12 +46,10 @@ from fleet.worker.pod_environment import MARK, template_of
 
 # Revisions of pods: what the manager published, and what a Deployment made of it.
 #
-# Problem: `kubectl set image` and `rollout restart` make other workers out of the same settings,
-# and nobody has told the manager. Choice: a pod's raw revision is `<revision>~<pod-template-
-# hash>`; the slot targets' Lease says which hashes are exactly what the manager rendered, so that
-# the manager reads plain revisions there and sees any other as the unknown one that it is [22].
-# Cost: a pod of a template that is not registered yet may not take a slot that is pinned to its
-# revision.
+# Workers write raw revisions (`fleet.worker.pod_environment`). The slot targets' Lease says which
+# pod-template hashes are exactly what the manager rendered, so that the manager reads plain
+# revisions there and sees any other as the unknown one that it is [22]. Cost: a pod of a template
+# that is not registered yet may not take a slot that is pinned to its revision.
 
 
 Revised = TypeVar("Revised", bound=Slot | WorkerReport)
@@ -336,8 +334,11 @@ def with_answers_of(lease: SlotTargetsLease, found: Object | None) -> SlotTarget
     if found is None:
         return lease
     with reading(found):
-        answers = answers_from(found)
-        targets = with_answers(lease.record.targets, answers, seen=lease.answered)
+        answers = sorted(answers_from(found), key=lambda each: each.number)
+        targets = lease.record.targets
+        for answer in answers:
+            if answer.number > lease.answered:
+                targets = with_answer(targets, answer)
         record = replace(
             lease.record,
             targets=targets,
@@ -345,7 +346,7 @@ def with_answers_of(lease: SlotTargetsLease, found: Object | None) -> SlotTarget
             canaries=canaries_from_json(json.loads(annotation(found, CANARIES) or "{}")),
             committed=frozenset(unpacked(annotation(found, COMMITTED) or "[]")),
         )
-    latest = max((each.number for each in answers), default=0)
+    latest = answers[-1].number if answers else 0
     return replace(lease, record=record, answered=max(lease.answered, latest))
 
 

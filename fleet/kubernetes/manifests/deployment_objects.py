@@ -191,18 +191,13 @@ def settings_map(
         )
     names = names_of(settings)
     name, namespace = names.settings(settings.revision), runtime_of(settings.group).namespace
-    data = {"settings.json": _in_pod(text or settings.model_dump_json())}
+    told = json.loads(text or settings.model_dump_json())
+    told["group"]["runtime"]["context"] = None  # a pod uses its service account
+    data = {"settings.json": json.dumps(told, indent=1, ensure_ascii=False)}
     made = new_object("ConfigMap", metadata(names, namespace, name), data=data)
     if code is not None:
         made["binaryData"] = {CODE: b64encode(code).decode()}
     return made
-
-
-def _in_pod(text: str) -> str:
-    """Removes the kubeconfig's context: a pod uses its service account."""
-    settings = json.loads(text)
-    settings["group"]["runtime"]["context"] = None
-    return json.dumps(settings, indent=1, ensure_ascii=False)
 
 
 def fleet_objects(

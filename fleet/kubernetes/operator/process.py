@@ -71,15 +71,10 @@ class Operator(Closing):
 
     def _begin(self) -> None:
         for namespace in self._options.namespaces:
-            api = connect(
-                namespace=namespace,
-                context=None,
-                environ=self._options.environ,
-                clock=self._clock,
-            )
-            self._watched[namespace] = WatchedNamespace(
-                api, self._options, clock=self._clock, say=self._say
-            )
+            options, clock = self._options, self._clock
+            api = connect(namespace=namespace, context=None, environ=options.environ, clock=clock)
+            watched = WatchedNamespace(api, options, clock=clock, say=self._say)
+            self._watched[namespace] = watched
             try:
                 api.find(KIND)
             except Unreachable:

@@ -77,7 +77,13 @@ class DeclaredFleet:
 
 def objects_of(found: Mapping[str, Any], clusters: Path) -> tuple[Object, ...]:
     """Returns what the operator makes of a resource from a file. Raises ConfigError."""
-    spec = _opened(found, clusters)
+    meta = found.get("metadata")
+    if found.get("kind") != KIND or not isinstance(meta, Mapping) or "name" not in meta:
+        raise ConfigError(f"this is no {KIND} with a metadata.name: {str(found)[:100]}")
+    _check_mappings(found)
+    declared = DeclaredFleet(dict(found))
+    text = cluster_text(clusters, declared.cluster)
+    spec = spec_of(declared, text, namespace=str(meta.get("namespace") or "default"))
     (fleet,) = spec.fleets
     digest, code = packed_code(fleet)
     settings = WorkerSettings(
@@ -88,16 +94,6 @@ def objects_of(found: Mapping[str, Any], clusters: Path) -> tuple[Object, ...]:
         code_digest=digest,
     )
     return (*spark_objects(spec), *fleet_objects(settings, code=code))
-
-
-def _opened(found: Mapping[str, Any], clusters: Path) -> FleetSpec:
-    meta = found.get("metadata")
-    if found.get("kind") != KIND or not isinstance(meta, Mapping) or "name" not in meta:
-        raise ConfigError(f"this is no {KIND} with a metadata.name: {str(found)[:100]}")
-    _check_mappings(found)
-    declared = DeclaredFleet(dict(found))
-    text = cluster_text(clusters, declared.cluster)
-    return spec_of(declared, text, namespace=str(meta.get("namespace") or "default"))
 
 
 def _check_mappings(found: Mapping[str, Any]) -> None:
