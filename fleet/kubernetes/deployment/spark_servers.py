@@ -8,7 +8,7 @@ written.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -43,13 +43,13 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
     except ConfigError as error:
         return Vetoes(refusals=(str(error),))
     try:
-        found = _found(spec, api)
+        found, wanted = _found_and_wanted(spec, api)
     except Unreachable:
         raise
     except FleetError:  # this login may only look at less
         return NO_CONCERNS
     notes = []
-    for each in _beside(spec, found):
+    for each in wanted:
         name = each["metadata"]["name"]
         before = found.get(name) if each["kind"] == "Deployment" else None
         if before is None:
@@ -77,7 +77,7 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
     servers = spark_servers(spec)
     if not servers:
         return
-    wanted = _beside(spec, _found(spec, api))
+    _, wanted = _found_and_wanted(spec, api)
     ensure_tokens(api, servers)
     for each in wanted:
         try:
@@ -94,14 +94,13 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
             ) from error
 
 
-def _found(spec: FleetSpec, api: Api) -> dict[str, Object | None]:
-    return {name: api.get("Deployment", name) for name in spark_servers(spec)}
-
-
-def _beside(spec: FleetSpec, found: Mapping[str, Object | None]) -> list[Object]:
-    """Returns what is applied over the servers that exist."""
-    kept = {name: image_kept(found[name], of) for name, of in spark_servers(spec).items()}
-    return spark_objects(spec, serving={name: image for name, image in kept.items() if image})
+def _found_and_wanted(spec: FleetSpec, api: Api) -> tuple[dict[str, Object | None], list[Object]]:
+    """Returns the Deployments of servers by name, and what is applied over them."""
+    servers = spark_servers(spec)
+    found = {name: api.get("Deployment", name) for name in servers}
+    kept = {name: image_kept(found[name], sharing) for name, sharing in servers.items()}
+    serving = {name: image for name, image in kept.items() if image}
+    return found, spark_objects(spec, serving=serving)
 
 
 def ensure_tokens(api: Api, servers: Iterable[str]) -> None:

@@ -278,14 +278,12 @@ class Reconciler:
         self._event(declared, "Drained", "all workers have left the group together")
 
     def _let_go(self, declared: DeclaredFleet) -> None:
-        api = self._api
-
         def remove() -> None:
-            found = api.get(KIND, declared.name)
-            finalizers = (found or {"metadata": {}})["metadata"].get("finalizers") or []
-            if found is not None and FINALIZER in finalizers:
-                kept = [each for each in finalizers if each != FINALIZER]
-                api.merge(KIND, declared.name, {"metadata": {"finalizers": kept}}, seen=found)
+            found = self._api.get(KIND, declared.name)
+            if found is not None:
+                kept = [e for e in found["metadata"].get("finalizers") or () if e != FINALIZER]
+                patch = {"metadata": {"finalizers": kept}}
+                self._api.merge(KIND, declared.name, patch, seen=found)
 
         again_on_conflict(self._clock, remove)
         self.close()

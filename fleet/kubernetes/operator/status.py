@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from fleet.kubernetes.client.api import Object
 from fleet.kubernetes.operator.resource import DeclaredFleet
-from fleet.model import Receipt
 from fleet.slots import Change, ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
 
 READY: Final = "Ready"
@@ -113,19 +112,16 @@ def _change(change: Change | None) -> dict[str, Any]:
         }
     }
     if change.receipts:
-        made["lastReceipt"] = _receipt(change.receipts[-1])
+        receipt = change.receipts[-1]
+        made["lastReceipt"] = {
+            "plan": receipt.plan_id,
+            "result": receipt.result.value,
+            "rebalances": receipt.rebalances,
+            "expectedRebalances": str(receipt.expected_cost),
+            "movedPartitions": receipt.moved,
+            "message": _cut(" ".join(receipt.sentences)),
+        }
     return made
-
-
-def _receipt(receipt: Receipt) -> Object:
-    return {
-        "plan": receipt.plan_id,
-        "result": receipt.result.value,
-        "rebalances": receipt.rebalances,
-        "expectedRebalances": str(receipt.expected_cost),
-        "movedPartitions": receipt.moved,
-        "message": _cut(" ".join(receipt.sentences)),
-    }
 
 
 def _conditions(
