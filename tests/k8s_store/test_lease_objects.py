@@ -117,7 +117,7 @@ def test_a_report_reads_back(report):
 @given(st.lists(st.builds(StoppedPartition, group=st.just("orders")), max_size=3))
 def test_marks_read_back(marks):
     """One key per partition."""
-    data = {objects.partition_key(mark.tp): objects.mark_text(mark) for mark in marks}
+    data = {objects.key_of("p.", str(mark.tp)): objects.mark_text(mark) for mark in marks}
     latest = {mark.tp: mark for mark in marks}
     read = objects.values_from({"metadata": {"name": "m"}, "data": data}, StoppedPartition)
     assert {mark.tp: mark for mark in read} == latest

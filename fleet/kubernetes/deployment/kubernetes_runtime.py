@@ -363,8 +363,12 @@ class KubernetesRuntime:
         longest = grace + _SLACK_SECONDS + max((f.runtime.lease for f in fleets), default=0.0)
         mine = {self._names(each.group).slug for each in fleets}
 
+        def ours(items: Sequence[Object]) -> list[Object]:
+            labelled = ((p, p["metadata"].get("labels") or {}) for p in items)
+            return [p for p, labels in labelled if labels.get(GROUP_LABEL) in mine]
+
         def left(items: Sequence[Object]) -> list[str]:
-            return [p["metadata"]["name"] for p in items if _slug(p) in mine and not has_ended(p)]
+            return [p["metadata"]["name"] for p in ours(items) if not has_ended(p)]
 
         if not self._pods.wait(lambda items: not left(items), seconds=longest):
             raise FleetError(
@@ -372,9 +376,8 @@ class KubernetesRuntime:
                 f"{', '.join(left(self._pods.items()))}; run `kubectl describe pod` to see why"
             )
         pods = self._pods.items()
-        for pod in pods:
-            if _slug(pod) in mine and has_ended(pod):  # evicted: its ReplicaSet leaves it there
-                self.api.delete("Pod", pod["metadata"]["name"])
+        for pod in filter(has_ended, ours(pods)):  # evicted: its ReplicaSet leaves it there
+            self.api.delete("Pod", pod["metadata"]["name"])
         if all(map(has_ended, pods)):
             delete_servers(self.api)
         self._ensured = False
@@ -407,7 +410,3 @@ class KubernetesRuntime:
                 self.api, names, pods=self._pods, store=self.store, clock=self._clock
             )
         return self._rollouts[group]
-
-
-def _slug(pod: Object) -> str:
-    return str((pod["metadata"].get("labels") or {}).get(GROUP_LABEL, ""))

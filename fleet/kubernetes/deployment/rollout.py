@@ -205,13 +205,7 @@ class WorkerDeployment:
     """Reads and writes the Deployment of one fleet. Not for several threads."""
 
     def __init__(
-        self,
-        api: Api,
-        names: ObjectNames,
-        *,
-        pods: PodInformer,
-        store: "LeaseStore",
-        clock: Clock,
+        self, api: Api, names: ObjectNames, *, pods: PodInformer, store: "LeaseStore", clock: Clock
     ) -> None:
         self._api = api
         self._names = names
@@ -410,7 +404,8 @@ class WorkerDeployment:
             if (mark := (len(_living(pods, hash_)), leaving)) != seen:
                 seen, since, refused_since = mark, now, now
             _, state = self.look()
-            refused = None if state is None else _refused(state, hash_)
+            sets = () if state is None else state.sets
+            refused = next((each.refused for each in sets if each.hash == hash_), None)
             if refused is None:
                 refused_since = now
             elif not leaving and now - refused_since >= _REFUSED_SECONDS:
@@ -541,10 +536,6 @@ class WorkerDeployment:
     def stop(self) -> None:
         """Removes the pods of all templates."""
         self._api.merge("Deployment", self._names.deployment, {"spec": {"replicas": 0}})
-
-
-def _refused(state: DeploymentState, hash_: str) -> str | None:
-    return next((each.refused for each in state.sets if each.hash == hash_), None)
 
 
 def _age(found: Object) -> str:

@@ -50,7 +50,6 @@ from fleet.kubernetes.client.object_names import (
 from fleet.kubernetes.leases import lease_objects as objects
 from fleet.kubernetes.leases.answers import answer_between
 from fleet.kubernetes.leases.lease_objects import SlotTargetsLease, same_state
-from fleet.model import TopicPartition
 from fleet.slots import Change, ChangeState, Pause, Phase, Slot, StoppedPartition, WorkerReport
 from fleet.slots.backend import (
     Entry,
@@ -298,8 +297,7 @@ def _key(space: Space, key: str) -> str:
     if space is Space.PAUSES:
         return objects.key_of("g.", key) if key else "all"
     if space is Space.STOPPED_PARTITIONS:
-        topic, _, partition = key.rpartition(" ")
-        return objects.partition_key(TopicPartition(topic, int(partition)))
+        return objects.key_of("p.", key.replace(" ", "."))
     return objects.key_of(_NOTE, key)
 
 
@@ -319,13 +317,7 @@ class LeaseBackend:
     """
 
     def __init__(
-        self,
-        api: Api,
-        *,
-        cluster: str,
-        clock: Clock,
-        lease: float,
-        worker: str | None = None,
+        self, api: Api, *, cluster: str, clock: Clock, lease: float, worker: str | None = None
     ) -> None:
         self.cluster = cluster
         self.api = api

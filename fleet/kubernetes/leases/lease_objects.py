@@ -23,7 +23,6 @@ from fleet.errors import Damaged, SchemaTooNew
 from fleet.kubernetes.client.api import Object, new_object
 from fleet.kubernetes.client.object_names import OWNERS, PREFIX, WATCHED_LABEL, ObjectNames
 from fleet.kubernetes.leases.answers import Answer, with_answer
-from fleet.model import TopicPartition
 from fleet.slots import (
     Change,
     ChangeState,
@@ -438,11 +437,6 @@ def key_of(prefix: str, name: str) -> str:
     if _KEY.fullmatch(plain):
         return plain
     return f"{prefix}x.{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-
-
-def partition_key(tp: TopicPartition) -> str:
-    """Returns the key of a stopped partition."""
-    return key_of("p.", f"{tp.topic}.{tp.partition}")
 
 
 def mark_text(mark: StoppedPartition) -> str:
