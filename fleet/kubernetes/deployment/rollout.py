@@ -303,11 +303,7 @@ class WorkerDeployment:
         return self._await_pods(before, hash_, wanted) if made else ()
 
     def _want(
-        self,
-        settings: WorkerSettings,
-        count: int,
-        before: Sequence[Object],
-        asked: dict[str, int],
+        self, settings: WorkerSettings, count: int, before: Sequence[Object], asked: dict[str, int]
     ) -> None:
         """Wants `count` pods more than `before` of the settings' template, which it registers.
 

@@ -140,14 +140,7 @@ class LeaseStore(Store):
 
     @classmethod
     def for_worker(
-        cls,
-        api: Api,
-        *,
-        cluster: str,
-        group: str,
-        revision: str,
-        lease: float,
-        clock: Clock,
+        cls, api: Api, *, cluster: str, group: str, revision: str, lease: float, clock: Clock
     ) -> Self:
         """Opens the store of one group for one of its workers.
 
