@@ -14,7 +14,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from http.server import BaseHTTPRequestHandler
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
@@ -43,7 +42,7 @@ from fleet.model.rebalances import BUCKETS, Cause, Totals
 from fleet.observe.watcher import GroupWatcher
 from fleet.slots import Change, Phase
 from fleet.system.closing import Closing
-from fleet.system.listening import ELSEWHERE, Listening
+from fleet.system.listening import ELSEWHERE, Listening, QuietHandler
 from fleet.text import duration, plural
 
 # The exporter's metrics. Their names are a contract (docs/reference/metrics.md), which a test
@@ -800,10 +799,9 @@ class Server(Listening):
 
 def _handler(
     body: Body, ages: Callable[[], bytes], checks: dict[str, Callable[[], str | None]]
-) -> type[BaseHTTPRequestHandler]:
-    class MetricsHandler(BaseHTTPRequestHandler):
+) -> type[QuietHandler]:
+    class MetricsHandler(QuietHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 30
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -811,25 +809,14 @@ def _handler(
                 packed = "gzip" in self.headers.get("Accept-Encoding", "")
                 now = ages()
                 answer = (gzip.compress(now, 1) if packed else now) + body.get(packed=packed)
-                self._answer(200, answer, KIND, packed=packed)
+                encoding = {"Content-Encoding": "gzip"} if packed else {}
+                self.answer(200, answer, KIND, **encoding)
             elif path in checks:
                 reason = checks[path]()
                 text = f"{reason or 'ok'}\n".encode()
-                self._answer(503 if reason else 200, text, "text/plain")
+                self.answer(503 if reason else 200, text)
             else:
-                self._answer(200 if path == "/" else 404, _PAGE, "text/plain")
-
-        def _answer(self, code: int, answer: bytes, kind: str, *, packed: bool = False) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            if packed:
-                self.send_header("Content-Encoding", "gzip")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Logs nothing: scrapes are frequent."""
+                self.answer(200 if path == "/" else 404, _PAGE)
 
     return MetricsHandler
 

@@ -27,6 +27,25 @@ def host_of(address: str) -> str:
     return address.rpartition(":")[0].strip("[]") or "127.0.0.1"
 
 
+class QuietHandler(BaseHTTPRequestHandler):
+    """Answers whole bodies, and writes no line for each: probes and scrapes are frequent."""
+
+    # A client that sends nothing would keep a thread and a file of this process for good.
+    timeout = 30
+
+    def answer(self, code: int, body: bytes, kind: str = "text/plain", **more: str) -> None:
+        """Sends a body of a content type; more: further headers."""
+        self.send_response(code)
+        for name, value in {"Content-Type": kind, **more}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+        """Logs nothing."""
+
+
 class HttpServer(ThreadingHTTPServer):
     """What a handler sees as its server."""
 

@@ -13,7 +13,6 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar, Final
@@ -21,7 +20,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from fleet.errors import FleetError
 from fleet.report.timeline_html import stylesheet
-from fleet.system.listening import ELSEWHERE, HttpServer, Listening, host_of
+from fleet.system.listening import ELSEWHERE, HttpServer, Listening, QuietHandler, host_of
 
 Answer = Callable[[Mapping[str, str]], bytes | None]
 """Makes JSON from the query; None if the query names nothing that exists."""
@@ -104,14 +103,13 @@ def read_runbook(name: str) -> str | None:
     return None
 
 
-class _Page(BaseHTTPRequestHandler):
+class _Page(QuietHandler):
     known: ClassVar[Collection[str]]
     made: ClassVar[Mapping[str, Answer]]
     script: ClassVar[bytes]
     server: HttpServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "fleet", ""
-    timeout = 30
 
     def do_HEAD(self) -> None:
         self._get()
@@ -189,6 +187,3 @@ class _Page(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-        """Logs nothing: the page polls."""

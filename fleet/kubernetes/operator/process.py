@@ -9,7 +9,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from http.server import BaseHTTPRequestHandler
 from typing import Final
 
 from fleet.act.runtime import OperatorOptions
@@ -20,7 +19,7 @@ from fleet.kubernetes.client.informer import Informer
 from fleet.kubernetes.operator.reconciling import Reconciler
 from fleet.kubernetes.operator.resource import KIND, PLURAL, DeclaredFleet
 from fleet.system.closing import Closing
-from fleet.system.listening import ELSEWHERE, Listening
+from fleet.system.listening import ELSEWHERE, Listening, QuietHandler
 
 Say = Callable[[str], None]
 
@@ -90,19 +89,13 @@ class Operator(Closing):
             return nullcontext()
         operator = self
 
-        class Health(BaseHTTPRequestHandler):
+        class Health(QuietHandler):
             """Answers the kubelet."""
 
             def do_GET(self) -> None:
                 """Answers /healthz and /readyz."""
                 good = {"/healthz": operator.is_moving, "/readyz": operator.is_ready}
-                status = {None: 404, True: 200, False: 503}[good.get(self.path)]
-                self.send_response(status)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Writes no line for each probe."""
+                self.answer({None: 404, True: 200, False: 503}[good.get(self.path)], b"")
 
         return Listening(self._options.listen, Health, key="--listen", remedy=ELSEWHERE)
 

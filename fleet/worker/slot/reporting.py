@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ from fleet.slots.evidence import LeaseWatch
 from fleet.slots.store import Store
 from fleet.slots.transitions import describe_doubt, describe_missing_canary, has_good_canary
 from fleet.system.home import read_state, write_state
-from fleet.system.listening import Listening
+from fleet.system.listening import Listening, QuietHandler
 from fleet.worker.events import WorkerContext
 from fleet.worker.member.member_state import MemberState
 from fleet.worker.pod_environment import template_of
@@ -218,36 +217,23 @@ def _exposition(status: Status) -> bytes:
     return generate_latest(registry)
 
 
-def _handler(status: Status) -> type[BaseHTTPRequestHandler]:
-    class StatusHandler(BaseHTTPRequestHandler):
-        # A client that sends nothing would keep a thread and a file of the worker for good.
-        timeout = 30
-
+def _handler(status: Status) -> type[QuietHandler]:
+    class StatusHandler(QuietHandler):
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._answer(200, _exposition(status), "text/plain; version=0.0.4")
+                self.answer(200, _exposition(status), "text/plain; version=0.0.4")
                 return
             facts = status()
             if path == "/status":
-                self._answer(200, json.dumps(facts, default=str).encode(), "application/json")
+                self.answer(200, json.dumps(facts, default=str).encode(), "application/json")
             elif path in _PROBES:
                 fact = _PROBES[path]
                 good = fact is None or bool(facts[fact])
                 told = f"{'ok' if good else 'no'}: {describe_status(facts)}\n"
-                self._answer(200 if good else 503, told.encode(), "text/plain")
+                self.answer(200 if good else 503, told.encode())
             else:
-                self._answer(404, f"{' '.join(_PROBES)} /metrics /status\n".encode(), "text/plain")
-
-        def _answer(self, code: int, body: bytes, kind: str) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Logs nothing: probes are no events."""
+                self.answer(404, f"{' '.join(_PROBES)} /metrics /status\n".encode())
 
     return StatusHandler
 
