@@ -51,6 +51,17 @@ def test_a_roll_goes_on_by_itself(ground: Ground) -> None:
     assert spec_of(ground)["strategy"] == deployment_objects.strategy(1)
 
 
+def test_up_and_down(ground: Ground) -> None:
+    """Three more of the same template; those go that are named, also if they own slots."""
+    ground.running(3)
+    names = ground.running(3)
+    going = {names[0], names[3], names[5]}
+    ground.owns(*going)
+    ground.remove(*going)
+    assert set(ground.names_of("one")) == set(names) - going
+    ground.stays({"one": 3}, seconds=0.5)
+
+
 def test_a_scale_by_hand_takes_standbys(ground: Ground) -> None:
     """`kubectl scale` without any manager: owners cost more."""
     owners = ground.running(6)[1:5]
