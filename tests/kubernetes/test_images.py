@@ -231,34 +231,20 @@ def test_image_can_do_its_work(kube, namespace, target) -> None:
         "try: open('/opt/fleet/written', 'w')",
         "except OSError as error: print(error.strerror)",
     ]
-    kube.core.create_namespaced_pod(
-        namespace,
-        {
-            "metadata": {"name": target},
-            "spec": {
-                "restartPolicy": "Never",
-                "securityContext": {"runAsNonRoot": True},
-                "volumes": [{"name": "tmp", "emptyDir": {}}],
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": support.image(target),
-                        "imagePullPolicy": "Never",
-                        "command": ["python3", "-c", "\n".join(lines)],
-                        "securityContext": {
-                            "readOnlyRootFilesystem": True,
-                            "allowPrivilegeEscalation": False,
-                            "capabilities": {"drop": ["ALL"]},
-                        },
-                        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-                    }
-                ],
-            },
+    restricted = {
+        "readOnlyRootFilesystem": True,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    printed = kube.ran(
+        namespace, target, support.image(target), "python3", "-c", "\n".join(lines),
+        container={
+            "securityContext": restricted,
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
         },
-    )
-    ended = kube.reached(namespace, target, "Succeeded", "Failed")
-    printed = kube.kubectl("logs", "-n", namespace, target)
-    assert ended.status.phase == "Succeeded", printed
+        securityContext={"runAsNonRoot": True},
+        volumes=[{"name": "tmp", "emptyDir": {}}],
+    )  # fmt: skip
     number, unit = image_build.size(support._name(target)).split()
     assert float(number) <= LARGEST[target]
     assert unit == "MB"

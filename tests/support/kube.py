@@ -90,8 +90,9 @@ class Kube:
         raise AssertionError(self.kubectl("-n", namespace, "describe", "pods")) from last
 
     def pod(self, namespace: str, name: str, image: str, *command: str, **spec: Any) -> None:
-        """Make a pod of one container; `spec` is of the pod."""
+        """Make a pod of one container; `spec` is of the pod, in it `container` of the container."""
         container = {"name": "main", "image": image, "imagePullPolicy": "Never"}
+        container |= spec.pop("container", {})
         if command:
             container["command"] = list(command)
         self.core.create_namespaced_pod(
