@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fleet.model import ReceiptResult, StepKind
-from fleet.slots import Change, ChangeState, Phase, Slot
+from fleet.slots import Change, Phase, Slot
 from fleet.system.processes import carrying
 from tests.support.kafka_tools import rebalances
 from tests.support.pod_fleet import kill_inside
@@ -82,9 +82,7 @@ def run_version(shop: PodShop, version: str) -> None:
 
 def applied(shop: PodShop, wanted: int | None = None) -> Change:
     """Done, with receipts that are equal."""
-    with shop.fleet() as fleet:
-        change = fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
-    assert change.state is ChangeState.DONE, change.sentence
+    change = shop.apply(wanted)
     assert {each.result for each in change.receipts} == {ReceiptResult.EQUAL}, change.receipts
     return change
 

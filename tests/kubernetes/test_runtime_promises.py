@@ -12,7 +12,7 @@ import pytest
 
 from fleet.dagster import asset_keys
 from fleet.model import ReceiptResult, StepKind
-from fleet.slots import Change, ChangeState
+from fleet.slots import ChangeState
 from tests.support.kafka_tools import rebalances
 from tests.support.pod_shop import PodShop
 from tests.support.through_dagster import ran
@@ -46,12 +46,6 @@ def quota(kube: Any, namespace: str, pods: int) -> Iterator[None]:
     kube.core.delete_namespaced_resource_quota("pods", namespace)
 
 
-def applied(shop: PodShop, wanted: int | None = None) -> Change:
-    """What fleet.yaml says, or so many slots."""
-    with shop.fleet() as fleet:
-        return fleet.apply(shop.group, wanted=wanted, actor="test", progress=shop.say)
-
-
 def pods(shop: PodShop) -> set[str]:
     with shop.fleet() as fleet:
         return {worker.name for worker in fleet.workers(shop.group)}
@@ -67,8 +61,7 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
     nothing at all where there is no room; -2 one generation and just the drained pods.
     """
     with shop.stream(rate=100):
-        first = applied(shop)
-        assert first.state is ChangeState.DONE, first.sentence
+        shop.apply()
         shop.rest(4)
 
         before, old = rebalances(pod_broker, shop.group), pods(shop)
@@ -91,19 +84,18 @@ def test_roll_up_and_down(kube: Any, shop: PodShop, pod_broker: Any) -> None:
 
         there, owners = pods(shop), held(shop)
         with quota(kube, shop.namespace, len(there) + SPARK):
-            refused = applied(shop, wanted=5)
+            with shop.fleet() as fleet:
+                refused = fleet.apply(shop.group, wanted=5, actor="test", progress=shop.say)
             assert refused.state is ChangeState.FAILED
             assert "exceeded quota" in (refused.sentence or "")
             shop.rest(4)
         assert (pods(shop), held(shop)) == (there, owners), "nothing came or went for good"
-        up = applied(shop, wanted=5)
-        assert up.state is ChangeState.DONE, up.sentence
+        shop.apply(5)
         assert rebalances(pod_broker, shop.group) == before + 1
         shop.rest(6)
 
         there, owners = pods(shop), held(shop)
-        down = applied(shop, wanted=3)
-        assert down.state is ChangeState.DONE, down.sentence
+        down = shop.apply(3)
         assert rebalances(pod_broker, shop.group) == before + 2
         (leave,) = [s for s in down.plan.steps if s.kind is StepKind.LEAVE]
         shop.rest(4)
