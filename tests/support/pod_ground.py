@@ -141,29 +141,28 @@ class Ground:
 
     # --- what it cost -----------------------------------------------------------------------
 
-    def recorded(self, group: str | None = None) -> int:
+    def recorded(self) -> int:
         """Its rebalances, by DumpLogSegments."""
-        return rebalances(self.broker, group or self.shop.group)
+        return rebalances(self.broker, self.shop.group)
 
     @contextmanager
-    def costs(self, group: str | None = None) -> Iterator[Cost]:
-        """What happens meanwhile to a group; filled in at the end."""
-        name = group or self.shop.group
+    def costs(self) -> Iterator[Cost]:
+        """What happens to it meanwhile; filled in at the end."""
         with GroupLog({"bootstrap.servers": self.shop.bootstrap}, clock=SystemClock()) as log:
             meter = Meter(log=log, clock=SystemClock())
-            before, stretch = self.recorded(name), meter.begin_step("change", name)
+            before, stretch = self.recorded(), meter.begin_step("change", self.shop.group)
             found = Cost()
             yield found
             SystemClock().sleep(2.0)  # each new owner's first commit belongs to it
             counted = meter.so_far(stretch)
-            found.rebalances = self.recorded(name) - before
+            found.rebalances = self.recorded() - before
             found.moved = counted.moved
             found.pauses = spread(counted.every_downtime)
             assert counted.rebalances == found.rebalances, "two readers of one log"
 
-    def account(self, group: str | None = None) -> tuple[int, int]:
+    def account(self) -> tuple[int, int]:
         """(lost, twice) of all that the group has committed."""
-        return self.shop.account(group)
+        return self.shop.account()
 
 
 @contextmanager
@@ -173,7 +172,6 @@ def opened(
     home: Path,
     *,
     group: str,
-    edited: tuple[str, str] = ("", ""),
     protocol: str = "classic",
     worker: Mapping[str, str] | None = None,
     place: Mapping[str, Any] | None = None,
@@ -182,8 +180,8 @@ def opened(
 ) -> Iterator[Ground]:
     """A fleet in a namespace of its own, at work; at the end nothing of it is left.
 
-    edited: what is another text in the entrypoint from the start. worker: terms of membership,
-    in the place of static range. place: more of `runtime`. begin: who applies it first.
+    worker: terms of membership, in the place of static range. place: more of `runtime`. begin: who
+    applies it first.
     """
     with pytest.MonkeyPatch.context() as patch, kube.namespace(group) as namespace:
         patch.setenv("KUBECONFIG", str(kube.kubeconfig))
@@ -191,7 +189,6 @@ def opened(
         servers = broker.bootstrap_servers
         usual = {"protocol": protocol} if protocol == "consumer" else {"assignor": "range"}
         shop = PodShop(home, servers, group, runtime=runtime, **(worker or usual))
-        shop.edit_job(*edited)
         shop.create_topic(PARTITIONS)
         shop.declare(scaling={"policy": "fixed", "workers": slots})
         ground = Ground(kube, broker.broker, shop, slots)
