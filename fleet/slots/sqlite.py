@@ -68,14 +68,16 @@ class DecodeCache(Generic[Stored, DecodedValue]):
 # Problem: workers, the supervisor, Dagster runs and commands share small state on one machine, and
 # any of them may be killed with -9 during a write. Choice: one file in WAL mode. Every write is a
 # `BEGIN IMMEDIATE` transaction, with one connection per thread and a bounded wait for the lock.
-# Cost: one writer at a time (a write takes well under a millisecond) and no network file systems.
-# After a power cut (not a kill) the last writes may be lost, because commits are not flushed
-# singly.
+# Threads of one process queue for it in memory: SQLite polls, and of 25 threads of a batch some
+# would wait for more than 5 s. Cost: one writer at a time (a write takes well under a millisecond)
+# and no network file systems. After a power cut (not a kill) the last writes may be lost, because
+# commits are not flushed singly.
 
 
 SCHEMA: Final = 2
 DATABASE: Final = "fleet.db"
 _BUSY_SECONDS: Final = 5.0
+_WRITE: Final = "BEGIN IMMEDIATE"
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS objects (
@@ -90,6 +92,11 @@ CREATE TABLE IF NOT EXISTS workers (
     grace REAL NOT NULL, restart_asked INTEGER NOT NULL, process TEXT, restarts INTEGER NOT NULL,
     failures INTEGER NOT NULL, started_at REAL, exit_reason TEXT) WITHOUT ROWID;
 """
+
+
+_turns: Final[dict[Path, threading.Lock]] = {}
+"""By file: the lock that a thread of this process holds while it writes."""
+os.register_at_fork(after_in_child=_turns.clear)
 
 
 class _Connection(sqlite3.Connection):
@@ -137,7 +144,7 @@ class Database:
         """Opens an exclusive write; commits at the end and rolls back if the block raises."""
         with self.writes.track() as write:
             try:
-                with self._transaction("BEGIN IMMEDIATE") as connection:
+                with self._transaction(_WRITE) as connection:
                     before = connection.total_changes
                     yield connection
             except Unreachable:
@@ -166,14 +173,26 @@ class Database:
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._errors():
             connection = self._connection()
-            connection.execute(begin)
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):  # the first error counts
-                    connection.execute("ROLLBACK")
-                raise
+            with self._turn() if begin == _WRITE else contextlib.nullcontext():
+                connection.execute(begin)
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    with contextlib.suppress(sqlite3.Error):  # the first error counts
+                        connection.execute("ROLLBACK")
+                    raise
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits for the other threads of this process that write to the file."""
+        lock = _turns.setdefault(self.path.absolute(), threading.Lock())
+        if not lock.acquire(timeout=_BUSY_SECONDS):
+            raise sqlite3.OperationalError("database is locked")
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _connection(self) -> _Connection:
         known: _ThreadConnection | None = getattr(self._local, "own", None)
@@ -199,7 +218,7 @@ class Database:
         self._switch_to_wal(connection)
         if self._is_prepared(connection):
             return
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(_WRITE)
         try:
             connection.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value)")
             if self._schema(connection) is None:

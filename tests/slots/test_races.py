@@ -1,6 +1,7 @@
 """Real processes race, are killed in the middle, and the store stays right."""
 
 import itertools
+import multiprocessing
 import os
 import random
 import signal
@@ -182,6 +183,26 @@ def test_a_store_that_stays_locked_is_unreachable(tmp_path, monkeypatch):
     ):
         impatient.put_manager_state(GROUP, "k", {})
     impatient.put_manager_state(GROUP, "k", {})
+
+
+def test_threads_of_a_process_write_in_turn(tmp_path):
+    """SQLite serves waiting threads in no order. A forked process does not inherit the turn."""
+    one, two = (
+        SqliteStore(tmp_path / "fleet.db", cluster="main", clock=SystemClock()) for _ in range(2)
+    )
+    waiting = threading.Thread(target=two.put_manager_state, args=(GROUP, "waiting", {}))
+    forked = multiprocessing.get_context("fork").Process(
+        target=one.put_manager_state, args=(GROUP, "forked", {})
+    )
+    with one.database._turn():
+        waiting.start()
+        forked.start()
+        forked.join(60)
+        assert (forked.exitcode, waiting.is_alive()) == (0, True)
+        assert one.manager_state(GROUP, "forked") == {}
+        assert one.manager_state(GROUP, "waiting") is None
+    waiting.join(60)
+    assert one.manager_state(GROUP, "waiting") == {}
 
 
 class Slots(RuleBasedStateMachine):
