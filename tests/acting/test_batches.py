@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager
+from functools import partial
 
 import pytest
 from confluent_kafka import Consumer
@@ -24,7 +25,7 @@ from tests.support.command import answer, said
 from tests.support.needs import repository
 from tests.support.sampling import LONG
 
-GROUPS, BATCH, LEASE = (300, 25, 30.0) if LONG else (30, 10, 2.0)
+GROUPS, BATCH, LEASE = (300, 25, 60.0) if LONG else (30, 10, 2.0)
 """Of the test with the kill."""
 
 
@@ -83,11 +84,12 @@ def test_killed_in_the_middle_the_same_command_goes_on(groups):
     """Every group is rolled exactly once; those in change at the kill are finished first."""
     shop = groups(GROUPS, LEASE)
     command = ("roll", "--select", "team=pay", "--batch", str(BATCH), "--yes")
+    second = shop.names[BATCH : 2 * BATCH]
     with shop.running() as fleet:
         first = begun(shop, *command)
 
         waiting.until(
-            lambda: any(rolls(fleet, n) for n in shop.names[BATCH:]) or first.poll() is not None,
+            lambda: any(map(partial(rolls, fleet), second)) or first.poll() is not None,
             "the second batch to begin",
         )
         first.kill()  # if it has ended by itself, its words are in the assertion
