@@ -77,6 +77,9 @@ class Driver:
         return {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
 
 
+Drivers = tuple[Driver, Driver]
+
+
 def create(api: Api, wanted: Object, *, trial: bool = True) -> object:
     """Creates a pod as Spark does; by default without storing it."""
     query = [("dryRun", "All")] if trial else []
@@ -96,7 +99,7 @@ def executors_of(server: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def drivers(shop: Shop) -> Iterator[tuple[Driver, Driver]]:
+def drivers(shop: Shop) -> Iterator[Drivers]:
     """The servers of two fleets with different Secrets; the operator has made both."""
     spec = spec_of(shop.namespace)
     ensure_spark(spec, shop.operator)
@@ -114,7 +117,7 @@ def drivers(shop: Shop) -> Iterator[tuple[Driver, Driver]]:
         each.api.close()
 
 
-def test_a_server_creates_its_executors_and_deletes_them(drivers: tuple[Driver, Driver]) -> None:
+def test_a_server_creates_its_executors_and_deletes_them(drivers: Drivers) -> None:
     """One by one and all at once; it sees no Secret and no other namespace."""
     for driver in drivers:
         create(driver.api, driver.executor(), trial=False)
@@ -166,7 +169,7 @@ ESCALATED = {**SECURE, "privileged": True, "allowPrivilegeEscalation": True}
     ],
 )
 def test_an_executor_has_no_more_than_its_server(
-    drivers: tuple[Driver, Driver], change: dict[str, Any], why: str
+    drivers: Drivers, change: dict[str, Any], why: str
 ) -> None:
     """The code of a fleet runs in its server; the second server has fewer Secrets."""
     _, driver = drivers
@@ -174,9 +177,7 @@ def test_an_executor_has_no_more_than_its_server(
 
 
 @pytest.mark.spark
-def test_spark_creates_executors_and_runs_tasks_in_them(
-    drivers: tuple[Driver, Driver], tmp_path: Path
-) -> None:
+def test_spark_creates_executors_and_runs_tasks_in_them(drivers: Drivers, tmp_path: Path) -> None:
     """By its own scheduler, with the server's token and under the policies.
 
     No node runs the pods: this test starts what each of them describes.
@@ -243,7 +244,7 @@ print(sum(row.id for row in rows))
 """
 
 
-def test_a_server_cannot_pass_for_another(drivers: tuple[Driver, Driver]) -> None:
+def test_a_server_cannot_pass_for_another(drivers: Drivers) -> None:
     """Neither by the label of an executor nor by a token without its pod."""
     first, second = drivers
     assert OWN in refusal(partial(create, second.api, first.executor()))

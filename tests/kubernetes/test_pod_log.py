@@ -14,6 +14,8 @@ from fleet.kubernetes.client.api import Api
 from fleet.kubernetes.client.connection import Connection
 from fleet.kubernetes.deployment.pod_status import read_log
 
+News = Callable[[], list[str]]
+
 
 class Kubelet:
     """What it has of one container, stamped; none ended before it."""
@@ -46,7 +48,7 @@ def kubelet() -> Kubelet:
 
 
 @pytest.fixture
-def news(kubelet: Kubelet) -> Callable[[], list[str]]:
+def news(kubelet: Kubelet) -> News:
     """Reads on: the texts that are new."""
     pool: Any = SimpleNamespace(request=kubelet.request, clear=lambda: None)
     ours = Connection(host="http://memory", pool=pool, authorization=lambda: None)
@@ -71,7 +73,7 @@ def news(kubelet: Kubelet) -> Callable[[], list[str]]:
     ids=["progress-bar", "line-separator", "form-feed", "blank"],
 )
 def test_what_was_read_is_not_read_again(
-    kubelet: Kubelet, news: Callable[[], list[str]], text: str, shown: list[str]
+    kubelet: Kubelet, news: News, text: str, shown: list[str]
 ) -> None:
     """A line ends where the kubelet ends it; what else a terminal breaks at is within it."""
     kubelet.lines = ["2026-11-25T10:00:01.1Z one", f"2026-11-25T10:00:02.2Z {text}"]
@@ -82,9 +84,7 @@ def test_what_was_read_is_not_read_again(
     assert news() == []
 
 
-def test_what_has_no_stamp_is_no_place_to_read_on_from(
-    kubelet: Kubelet, news: Callable[[], list[str]]
-) -> None:
+def test_what_has_no_stamp_is_no_place_to_read_on_from(kubelet: Kubelet, news: News) -> None:
     """The kubelet's own words, where it cannot read the container's log."""
     kubelet.lines = ["2026-11-25T10:00:01.1Z one", "unable to retrieve container logs"]
     assert news() == ["one", "unable to retrieve container logs"]
@@ -92,9 +92,7 @@ def test_what_has_no_stamp_is_no_place_to_read_on_from(
     assert news() == ["two"]
 
 
-def test_a_container_that_waits_to_start_says_why(
-    kubelet: Kubelet, news: Callable[[], list[str]]
-) -> None:
+def test_a_container_that_waits_to_start_says_why(kubelet: Kubelet, news: News) -> None:
     """Once: whoever follows reads on when it writes."""
     kubelet.refusal = 'container "worker" in pod "orders-1" is waiting to start: ErrImageNeverPull'
     assert news() == [kubelet.refusal]
@@ -103,7 +101,7 @@ def test_a_container_that_waits_to_start_says_why(
     assert news() == ["one"]
 
 
-def test_any_other_refusal_is_an_error(kubelet: Kubelet, news: Callable[[], list[str]]) -> None:
+def test_any_other_refusal_is_an_error(kubelet: Kubelet, news: News) -> None:
     """It is not taken for a container that has written nothing."""
     kubelet.refusal = "container worker is not valid for pod orders-1"
     with pytest.raises(FleetError, match="container worker is not valid"):
