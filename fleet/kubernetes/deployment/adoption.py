@@ -20,61 +20,43 @@ _SLACK: Final = 120.0
 """Seconds beyond a pod's grace period for it to end, or to get ready."""
 
 
-class Adoption:
-    """Reads and scales one adopted Deployment."""
+def read_adopted(api: Api, name: str) -> Adopted | None:
+    """Returns the state of a Deployment; None if it does not exist."""
+    found = api.get("Deployment", name)
+    return None if found is None else _adopted(found, api.find("Pod", _selector(found))[0])
 
-    def __init__(self, api: Api, name: str, *, clock: Clock) -> None:
-        self._api = api
-        self._name = name
-        self._clock = clock
 
-    def read(self) -> Adopted | None:
-        """Returns its state; None if it does not exist."""
-        found = self._api.get("Deployment", self._name)
+def scale_adopted(api: Api, name: str, count: int, *, clock: Clock) -> Adopted:
+    """Scales to `count` pods; returns when removed pods are gone and new ones are ready."""
+
+    def write() -> Object:
+        found = api.get("Deployment", name)
         if found is None:
-            return None
-        return _adopted(found, self._api.find("Pod", _selector(found))[0])
+            raise FleetError(
+                f"namespace {api.namespace} has no Deployment {name}; correct runtime.deployment"
+            )
+        return api.merge("Deployment", name, {"spec": {"replicas": count}}, seen=found) or found
 
-    def scale(self, count: int) -> Adopted:
-        """Scales to `count` pods; returns when removed pods are gone and new ones are ready."""
+    def is_done(items: tuple[Object, ...]) -> bool:
+        living = [p for p in items if not is_gone(p)]
+        ended = [p for p in items if "deletionTimestamp" in p["metadata"]]
+        return len(living) == count and not ended and all(map(is_ready, living))
 
-        def write() -> Object:
-            found = self._api.get("Deployment", self._name)
-            if found is None:
-                raise FleetError(
-                    f"namespace {self._api.namespace} has no Deployment {self._name}; correct "
-                    "runtime.deployment"
-                )
-            patch = {"spec": {"replicas": count}}
-            return self._api.merge("Deployment", self._name, patch, seen=found) or found
-
-        found = again_on_conflict(self._clock, write)
-        template = found["spec"]["template"]["spec"]
-        limit = float(template.get("terminationGracePeriodSeconds") or 30) + _SLACK
-        pods = PodInformer(self._api, _selector(found), clock=self._clock)
-        try:
-
-            def there(items: tuple[Object, ...]) -> bool:
-                living = [p for p in items if not is_gone(p)]
-                ended = [p for p in items if "deletionTimestamp" in p["metadata"]]
-                return len(living) == count and not ended and all(map(is_ready, living))
-
-            if not pods.wait(there, seconds=limit):
-                raise FleetError(self._stuck(pods.items(), count, limit))
+    found = again_on_conflict(clock, write)
+    template = found["spec"]["template"]["spec"]
+    limit = float(template.get("terminationGracePeriodSeconds") or 30) + _SLACK
+    with PodInformer(api, _selector(found), clock=clock) as pods:
+        if pods.wait(is_done, seconds=limit):
             return _adopted(found, list(pods.items()))
-        finally:
-            pods.close()
-
-    def _stuck(self, items: tuple[Object, ...], count: int, limit: float) -> str:
         reasons = [
             f"{p['metadata']['name']}: {exit_reason(p) or 'not ready, no reason given'}"
-            for p in items
+            for p in pods.items()
             if is_gone(p) or not is_ready(p)
         ]
-        return (
-            f"Deployment {self._name} did not reach {count} ready pods within {limit:.0f} s: "
-            f"{'; '.join(reasons) or 'none is starting'}"
-        )
+    raise FleetError(
+        f"Deployment {name} did not reach {count} ready pods within {limit:.0f} s: "
+        f"{'; '.join(reasons) or 'none is starting'}"
+    )
 
 
 def deployments_of(api: Api) -> tuple[Adopted, ...]:

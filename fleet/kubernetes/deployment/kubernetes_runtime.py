@@ -26,7 +26,7 @@ from fleet.errors import FleetError, Refused, Unreachable
 from fleet.kubernetes.client.api import Api, Denied, Object, again_on_conflict
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import ACCESS, CHILDREN, GROUP_LABEL, ObjectNames, pauses
-from fleet.kubernetes.deployment.adoption import Adoption
+from fleet.kubernetes.deployment.adoption import read_adopted, scale_adopted
 from fleet.kubernetes.deployment.examining import autoscalers_of, examine
 from fleet.kubernetes.deployment.pod_status import has_ended, hash_of, read_log, worker_of
 from fleet.kubernetes.deployment.rollout import WorkerDeployment
@@ -301,14 +301,14 @@ class KubernetesRuntime:
     def adopted(self, group: str) -> Adopted | None:
         """Returns the adopted Deployment, if the file names one that exists."""
         name = self._adopted_name(group)
-        return Adoption(self.api, name, clock=self._clock).read() if name else None
+        return read_adopted(self.api, name) if name else None
 
     def scale_adopted(self, group: str, count: int) -> Adopted:
         """Scales it; returns when its pods are gone or ready."""
         name = self._adopted_name(group)
         if name is None:
             raise Refused(f"group {group} has no runtime.deployment to scale")
-        return Adoption(self.api, name, clock=self._clock).scale(count)
+        return scale_adopted(self.api, name, count, clock=self._clock)
 
     def _adopted_name(self, group: str) -> str | None:
         fleet = self.spec.fleet(group)
