@@ -6,8 +6,7 @@ half done. A worker that waits for long cannot renew, commit and drain in time [
 client with two retry policies. The patient one repeats a request for as long as an upgrade of the
 control plane takes. The brisk one gives up after seconds, and then fails at once, but for one call
 every two seconds. It never repeats a write that compares: `Silent` tells its caller to look.
-Objects are dicts as the server sends them. Cost: no types from the client; what would have worked
-in those two seconds fails.
+Cost: no types from the client; what would have worked in those two seconds fails.
 """
 
 import json

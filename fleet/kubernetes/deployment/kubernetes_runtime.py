@@ -1,12 +1,11 @@
 """The Kubernetes runtime: workers are pods of one Deployment per fleet.
 
-Problem: whoever manages a fleet thinks of workers that it starts, sees and removes by name, on a
-cluster as on a laptop. Choice: this is `fleet.act.runtime.Runtime` over the API server; the
-kubelet keeps processes alive, the fleet's Deployment keeps their number, and a watch tells how
-they stand. The Deployment's controller rolls (`fleet.kubernetes.deployment.rollout`). Nothing that
-matters is kept here: revisions are ConfigMaps, removals are marks on pods, so that the next manager
-goes on where this one was killed. Cost: a revision's code has to fit into a ConfigMap, or come with
-the image.
+Problem: a manager starts, sees and removes workers by name, on a cluster as on a laptop. Choice:
+this is `fleet.act.runtime.Runtime` over the API server. The kubelet keeps processes alive, the
+fleet's Deployment keeps their number and rolls (`fleet.kubernetes.deployment.rollout`), and a watch
+tells how they stand. Nothing that matters is kept here: revisions are ConfigMaps, removals are
+marks on pods, so that the next manager goes on where this one was killed. Cost: a revision's code
+has to fit into a ConfigMap, or come with the image.
 """
 
 import base64

@@ -1,12 +1,12 @@
-"""What a pod says of the worker in it, in the words that a roll, a plan and a person need.
+"""Reads from a pod what a roll, a plan and a person need to know of the worker in it.
 
 Problem: "timed out after 120 s" does not tell a mistyped image from an entrypoint that raises.
-Choice: the pod's own status is read: why its container waits, and what the last one left as its
-termination message. A container that can never start (no such image, a Secret that is missing)
-never restarts either: its worker is told as stuck, once it has waited for a while. Admission may
-add containers of any kind to a pod: the worker's is known by its name, and another one counts
-while the worker's waits for it, or as a reason where the worker's own gives none.
-Cost: a registry that is away for longer than that stops a roll; it goes back, and says why.
+Choice: the pod's own status says why its container waits, and what the last one left as its
+termination message. A container that can never start (no such image, a missing Secret) never
+restarts either: its worker counts as stuck once it has waited for a while. Admission may add
+containers to a pod. The worker's is known by its name; another one counts while the worker's waits
+for it, or as a reason if the worker's own gives none. Cost: a registry that is away for longer than
+that stops a roll; it goes back, and says why.
 """
 
 from collections.abc import Mapping

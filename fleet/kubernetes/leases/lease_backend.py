@@ -1,16 +1,13 @@
-"""Slots, slot targets and change of a cluster's fleets as Leases and ConfigMaps: the back end of
-the store.
+"""Stores slots, slot targets and changes of a cluster's fleets as Leases and ConfigMaps.
 
-Problem: pods on many machines have to agree on who holds which slot, and there is no file that
-all of them see. Choice: the API server's compare-and-set on one Lease for each slot, for a group's
-slot targets and for its change, in two views. A worker reads what its watch brought
-(`fleet.kubernetes.client.informer`), so that looking costs nothing and a server that is away
-stops nobody; it can be asked since when it knows, for nothing may be concluded from silence [13].
-Its watch has all Leases of the group, or, while it owns a slot at rest, those that concern it. A
-manager asks the server each time, or, while it changes a group, one watch of all its Leases
-(`fleet.kubernetes.client.informer`). Workers speak raw revisions, managers published ones
-(`fleet.kubernetes.leases.lease_objects`): what is read is turned into the one, what is written into
-the other, here. Cost: a manager's reading of one slot reads the slot targets' Lease too.
+Problem: pods on many machines have to agree on who owns which slot, without a file that all see.
+Choice: the API server compares and sets one Lease for each slot, for a group's slot targets and for
+its change. A worker reads what its watch brought (`fleet.kubernetes.client.informer`). So a read
+costs no request, and a server that is away stops no worker. `known_since` says how old the
+knowledge is, since silence proves nothing [13]. The watch has all Leases of the group or, while the
+worker owns a slot at rest, those that concern it. A manager asks the server each time or, while it
+changes a group, a watch. Workers store raw revisions and managers published ones; this module
+translates (`PublishedTemplates`). Cost: to read one slot, a manager reads the slot targets too.
 """
 
 import contextlib

@@ -1,11 +1,11 @@
-"""Slots, slot targets, change and marks as Kubernetes objects and back: pure.
+"""Slots, slot targets, change and stopped partitions as Kubernetes objects and back: pure.
 
-Problem: a Lease has five fields, a slot has eleven and the slot targets none of them; whoever reads
-the objects with kubectl should still see who holds what. Choice: owner, token and time of the last
-renewal stand where Kubernetes has a field for them, the rest is JSON in one annotation per value; a
-ConfigMap holds what has one key per worker, partition or memory. Every written object names its
-schema. Cost: `kubectl edit` can damage an annotation; then the object is unreadable (Unreachable,
-with its name) and nobody concludes anything from it.
+Problem: a Lease has five fields, a slot has eleven and the slot targets none of them. A person who
+reads the objects with kubectl should still see who owns what. Choice: owner, token and time of the
+last renewal stand where Kubernetes has a field for them, the rest is JSON in one annotation per
+value; a ConfigMap has one key per partition or memory. Every written object names its schema. Cost:
+`kubectl edit` can damage an annotation. Such an object is unreadable (Unreachable, with its name),
+and nothing is concluded from it.
 """
 
 import base64
