@@ -303,7 +303,7 @@ class Api(Closing):
         request = Request("GET", self._path(kind), query=query)
         response = self._send(request, (_CONNECT, WATCH_SILENCE))
         if response.status >= 400:
-            raise self._refusal(response.status, response.read(), request)
+            raise self._refusal(response, response.read(), request)
         return Watching(response)
 
     def allowed(self, verb: str, kind: str, name: str = "") -> bool:
@@ -408,7 +408,7 @@ class Api(Closing):
         if response.status == 404:
             return None
         if response.status >= 400 or response.status in _SILENT_STATUSES:
-            raise self._refusal(response.status, content, request, response.headers)
+            raise self._refusal(response, content, request)
         answer = json.loads(content)
         assert isinstance(answer, dict)
         return answer
@@ -428,16 +428,11 @@ class Api(Closing):
         except TRANSPORT as error:
             raise Silent(self._away(error)) from error
 
-    def _refusal(
-        self,
-        status: int,
-        content: bytes,
-        request: Request,
-        headers: Mapping[str, str] | None = None,
-    ) -> Exception:
+    def _refusal(self, response: Any, content: bytes, request: Request) -> Exception:
+        status = response.status
         said = message_of(content.decode(errors="replace")) or f"status {status}"
         if status == 429:
-            after = (headers or {}).get("Retry-After", "")
+            after = response.headers.get("Retry-After", "")
             return _Busy(float(after) if after.isdigit() else 0.0, self._away(said))
         if status in _SILENT_STATUSES:
             return Silent(self._away(said))

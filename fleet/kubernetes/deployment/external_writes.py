@@ -7,10 +7,10 @@ it. Cost: a writer that uses Fleet's manager name, or that wrote the same value,
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet.kubernetes.client.object_names import MANAGER
+from fleet.text import few
 
 Fields = Mapping[str, Any]
 
@@ -22,27 +22,11 @@ _MOST: Final = 4
 """Fields that a sentence names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExternalWrite:
-    """Says who changed which fields of an object's spec."""
+def external_writes(found: Fields) -> tuple[str, ...]:
+    """Says who owns fields of the spec that Fleet applied once and owns no more, by field manager.
 
-    manager: str
-    """Field manager: `kubectl-edit`, `argocd-controller`, …"""
-    at: str
-    """Time of its last write, as the API server has it; empty after a write through /scale."""
-    fields: tuple[str, ...]
-    """Paths in the spec, such as `replicas` or `template.spec.containers[worker].image`."""
-
-    def __str__(self) -> str:
-        more = f" and {len(self.fields) - _MOST} more" if len(self.fields) > _MOST else ""
-        at = f" at {self.at}" if self.at else ""
-        return f"{self.manager} changed {', '.join(self.fields[:_MOST])}{more}{at}"
-
-
-def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
-    """Returns who owns fields of the spec that Fleet applied once and owns no more, by manager.
-
-    Empty if Fleet never applied the object, or gave it up.
+    Fields are paths such as `template.spec.containers[worker].image`. Empty if Fleet never applied
+    the object, or gave it up.
     """
     entries = found["metadata"].get("managedFields") or ()
     # Through /scale write `kubectl scale` and autoscalers.
@@ -58,8 +42,8 @@ def external_writes(found: Fields) -> tuple[ExternalWrite, ...]:
         paths = (path for path in _spec_paths(each) if not path.startswith(_NOTES))
         taken = tuple(sorted(set(paths) - owned))
         if taken:
-            manager, at = str(each.get("manager")), str(each.get("time") or "")
-            writes.append(ExternalWrite(manager=manager, at=at, fields=taken))
+            at = f" at {each['time']}" if each.get("time") else ""  # /scale leaves none
+            writes.append(f"{each.get('manager')} changed {few(taken, _MOST)}{at}")
     return tuple(writes)
 
 

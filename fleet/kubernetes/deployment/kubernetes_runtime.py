@@ -243,7 +243,7 @@ class KubernetesRuntime:
         rollout.check_started(state)
         notes = self._taken_back.get(group, ())
         if state.is_observed and not self._runs(group, revision, state.current.hash):
-            who = "; ".join(map(str, state.external)) or "another writer changed its template"
+            who = "; ".join(state.external) or "another writer changed its template"
             what = f"Deployment {self._names(group).deployment}: {who}"
             if notes:
                 raise FleetError(f"{what}, again; stop that writer, then run `fleet apply {group}`")

@@ -27,7 +27,7 @@ from fleet.kubernetes.client.object_names import (
     UNMANAGED_ANNOTATION,
     ObjectNames,
 )
-from fleet.kubernetes.deployment.external_writes import ExternalWrite, external_writes
+from fleet.kubernetes.deployment.external_writes import external_writes
 from fleet.kubernetes.deployment.pod_status import (
     condition_of,
     hash_of,
@@ -81,8 +81,8 @@ class DeploymentState:
     """Whether `kubectl rollout status` calls it rolled out."""
     stalled: str | None
     """The controller's message once no progress was made within `progressDeadlineSeconds`."""
-    external: tuple[ExternalWrite, ...]
-    """What others changed of the fields that Fleet applied."""
+    external: tuple[str, ...]
+    """What others changed of the fields that Fleet applied, in sentences."""
 
     @property
     def surge(self) -> int:

@@ -324,7 +324,10 @@ class LeaseBackend:
         self.maps = ConfigMaps(api, cluster=cluster, worker=worker is not None)
         self.reports = Reports(
             self.store,
-            lambda group, fresh: self._leases(group, fresh=fresh or self._hides_some),
+            # A narrowed view has no reports.
+            lambda group, fresh: self._leases(
+                group, fresh=fresh or not (self.view is None or self.view.is_whole)
+            ),
             clock=clock,
             lease=lease,
             worker=worker is not None,
@@ -451,10 +454,6 @@ class LeaseBackend:
         if found is not None:
             slot = self._slot(found, group, number)
         return replace(slot, owner=slot.owner or "another worker", phase=Phase.ACTIVE)
-
-    @property
-    def _hides_some(self) -> bool:
-        return self.view is not None and not self.view.is_whole
 
     def attend(self, group: str, slot: int | None) -> bool:
         """Narrows the watch to what a slot's owner needs, if those Leases have their label; None:
