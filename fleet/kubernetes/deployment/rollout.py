@@ -11,7 +11,7 @@ than the marked one. An owner that it deletes hands its slot over.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
@@ -36,17 +36,24 @@ from fleet.kubernetes.deployment.pod_status import (
     is_marked,
     refusal_of,
 )
+from fleet.kubernetes.leases.lease_store import LeaseStore
 from fleet.kubernetes.manifests import deployment_objects
 from fleet.kubernetes.manifests.deployment_objects import strategy
 
-if TYPE_CHECKING:
-    from fleet.kubernetes.leases.lease_store import LeaseStore
-
-
-# What a Deployment and its ReplicaSets say: pure.
-
-
 _ORDER: Final = "deployment.kubernetes.io/revision"
+FIRST_TO_GO: Final = "-1000"
+"""pod-deletion-cost of a pod that the manager removes."""
+_SEEN_SECONDS: Final = 180.0
+"""For a controller to see a write: milliseconds, or half a minute after an API server was away."""
+_MADE_SECONDS: Final = 30.0
+"""For the next pod to exist, not to run, if nothing says why it does not."""
+_REFUSED_SECONDS: Final = 5.0
+"""The same if it is refused: a webhook that restarts is waited for."""
+_LEAVING_SECONDS: Final = 180.0
+"""The same while pods are on their way out, whose places become free: the longest grace."""
+_POLL: Final = 0.1
+_FRESH: Final = 3.0
+"""Seconds for which the templates that were read are believed of a hash that they do not name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,29 +190,11 @@ def _living(pods: Sequence[Object], hash_: str) -> list[Object]:
     return [p for p in pods if hash_of(p) == hash_ and not is_gone(p)]
 
 
-# The Deployment as a manager uses it.
-
-
-FIRST_TO_GO: Final = "-1000"
-"""pod-deletion-cost of a pod that the manager removes."""
-_SEEN_SECONDS: Final = 180.0
-"""For a controller to see a write: milliseconds, or half a minute after an API server was away."""
-_MADE_SECONDS: Final = 30.0
-"""For the next pod to exist, not to run, if nothing says why it does not."""
-_REFUSED_SECONDS: Final = 5.0
-"""The same if it is refused: a webhook that restarts is waited for."""
-_LEAVING_SECONDS: Final = 180.0
-"""The same while pods are on their way out, whose places become free: the longest grace."""
-_POLL: Final = 0.1
-_FRESH: Final = 3.0
-"""Seconds for which the templates that were read are believed of a hash that they do not name."""
-
-
 class WorkerDeployment:
     """Reads and writes the Deployment of one fleet. Not for several threads."""
 
     def __init__(
-        self, api: Api, names: ObjectNames, *, pods: PodInformer, store: "LeaseStore", clock: Clock
+        self, api: Api, names: ObjectNames, *, pods: PodInformer, store: LeaseStore, clock: Clock
     ) -> None:
         self._api = api
         self._names = names

@@ -115,8 +115,7 @@ def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
     except FleetError:  # this login may not read Secrets
         return
     there = set((found or {}).get("data") or {})
-    missing = {token_key(each): secrets.token_hex(32) for each in servers}
-    missing = {key: value for key, value in missing.items() if key not in there}
+    missing = {k: secrets.token_hex(32) for k in map(token_key, servers) if k not in there}
     if found is not None and missing:
         api.merge("Secret", SPARK, {"stringData": missing}, seen=found)
     elif missing:

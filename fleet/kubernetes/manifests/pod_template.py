@@ -107,8 +107,7 @@ def runtime_of(group: GroupSpec) -> KubernetesRuntimeSpec:
     if not isinstance(runtime, KubernetesRuntimeSpec):
         raise ConfigError(
             f"group {group.group} has runtime.kind {runtime.kind}; Kubernetes objects need "
-            "runtime: "
-            "{kind: kubernetes, …}"
+            "runtime: {kind: kubernetes, …}"
         )
     return runtime
 

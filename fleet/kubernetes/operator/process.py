@@ -150,37 +150,32 @@ class ResourceKeeper(Closing):
 
     def __init__(self, reconciler: Reconciler) -> None:
         self._reconciler = reconciler
-        self._moved = threading.Condition()
+        self._news = threading.Event()
         self._latest: tuple[DeclaredFleet, str | None] | None = None
-        self._has_news = False
         self._stopped = False
         self._thread = threading.Thread(target=self._keep, name=reconciler.where, daemon=True)
         self._thread.start()
 
     def tell(self, declared: DeclaredFleet, *, rival: str | None) -> None:
         """Hands over the resource as it is; a change of what it declares begins a pass."""
-        with self._moved:
-            before, self._latest = self._latest, (declared, rival)
-            if before is None or _mark(*before) != _mark(declared, rival):
-                self._has_news = True
-                self._moved.notify()
+        before, self._latest = self._latest, (declared, rival)
+        if before is None or _mark(*before) != _mark(declared, rival):
+            self._news.set()
 
     def close(self) -> None:
         """Begins no further pass."""
-        with self._moved:
-            self._stopped = True
-            self._moved.notify()
+        self._stopped = True
+        self._news.set()
 
     def _keep(self) -> None:
         wait: float | None = None
         while True:
-            with self._moved:
-                self._moved.wait_for(lambda: self._has_news or self._stopped, wait)
-                if self._stopped:
-                    break
-                latest, self._has_news = self._latest, False
-            if latest is not None:
-                wait = self._pass(*latest)
+            self._news.wait(wait)
+            self._news.clear()  # before the resource is read: what comes later begins a pass
+            if self._stopped:
+                break
+            if self._latest is not None:
+                wait = self._pass(*self._latest)
         self._reconciler.close()
 
     def _pass(self, declared: DeclaredFleet, rival: str | None) -> float | None:
