@@ -14,6 +14,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -554,3 +555,8 @@ def message_of(text: str) -> str:
     except ValueError:
         return text.strip()[:300]
     return str(told.get("message") or "") if isinstance(told, dict) else ""
+
+
+def timestamp(at: float) -> str:
+    """Returns a wall time as Kubernetes writes it."""
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -11,7 +11,6 @@ has to fit into a ConfigMap, or come with the image.
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
@@ -22,7 +21,7 @@ from fleet.config.spec import FleetSpec, GroupSpec, KubernetesRuntimeSpec
 from fleet.decide.adopted import Adopted
 from fleet.decide.state_snapshot import NO_CONCERNS, Vetoes
 from fleet.errors import FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, Denied, Object, again_on_conflict
+from fleet.kubernetes.client.api import Api, Denied, Object, again_on_conflict, timestamp
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import ACCESS, CHILDREN, GROUP_LABEL, ObjectNames, pauses
 from fleet.kubernetes.deployment.adoption import read_adopted, scale_adopted
@@ -339,8 +338,7 @@ class KubernetesRuntime:
 
     def unmanage(self, group: str) -> None:
         """Gives up the ownership of all fields of the Deployment; its pods go on."""
-        at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
-        self._rollout_of(group).annotate_unmanaged(at)
+        self._rollout_of(group).annotate_unmanaged(timestamp(self._clock.now()))
 
     def manage(self, group: str) -> None:
         """Removes the annotation; the next change owns the fields again."""

@@ -10,11 +10,11 @@ that stops a roll; it goes back, and says why.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from fleet.errors import FleetError, Refused
-from fleet.kubernetes.client.api import Api, Object, Request, message_of, path_of
+from fleet.kubernetes.client.api import Api, Object, Request, message_of, path_of, timestamp
 from fleet.kubernetes.client.object_names import (
     CONTAINER,
     DRAINED_ANNOTATION,
@@ -56,8 +56,7 @@ def read_log(api: Api, pod: str, place: str | None = None) -> LogPart:
     else:
         at = time_of(place) or 0.0
         # To the second: what was seen of this second is sent again, and left out by its stamp.
-        since = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        lines, _ = _lines(api, pod, [("sinceTime", since)], place)
+        lines, _ = _lines(api, pod, [("sinceTime", timestamp(at))], place)
     last = next((stamp for stamp, _ in reversed(lines) if stamp), place)
     return LogPart(
         lines=tuple(

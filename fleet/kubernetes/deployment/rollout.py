@@ -10,14 +10,13 @@ than the marked one. An owner that it deletes hands its slot over.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from fleet.clock import Clock
 from fleet.config.settings import WorkerSettings
 from fleet.config.spec import GroupSpec
 from fleet.errors import FleetError, NoRoom
-from fleet.kubernetes.client.api import Api, Object, again_on_conflict
+from fleet.kubernetes.client.api import Api, Object, again_on_conflict, timestamp
 from fleet.kubernetes.client.informer import PodInformer
 from fleet.kubernetes.client.object_names import (
     COST_ANNOTATION,
@@ -413,7 +412,7 @@ class WorkerDeployment:
 
     def remove(self, names: Collection[str]) -> None:
         """Marks pods as the first to go, and wants fewer; the controller removes them."""
-        at = datetime.fromtimestamp(self._clock.now(), tz=UTC).isoformat(timespec="seconds")
+        at = timestamp(self._clock.now())
         notes = {DRAINED_ANNOTATION: at, COST_ANNOTATION: FIRST_TO_GO}
         for name in sorted({_name(p) for p in self.pods() if not is_leaving(p)} & set(names)):
             patch = {"metadata": {"annotations": notes}}

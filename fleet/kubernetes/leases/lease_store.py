@@ -77,13 +77,11 @@ class PatientStore:
         return call
 
 
-# What the slot store asks of the API server: the least that each side needs, as RBAC rules.
+# The least that a worker needs of the API server, as RBAC rules.
 #
-# A worker writes only Leases and ConfigMaps that its Role names, not the slot targets: what it
-# changes there is an answer (`fleet.kubernetes.leases.answers`). It creates and deletes nothing. It
-# holds one watch of Leases of its group, by label. RBAC cannot limit `list` and `watch` to a
-# label, so it may read the other Leases of its namespace. `update` is what a compare-and-set needs
-# (a replacement with the version that was seen), `patch` of ConfigMaps what one key of many needs.
+# It writes only Leases and ConfigMaps that its Role names; it creates and deletes nothing. RBAC
+# cannot limit `list` and `watch` to a label, so it may read the other Leases of its namespace.
+# A compare-and-set needs `update`, one key of many in a ConfigMap needs `patch`.
 
 
 OWNER_COST: Final = "100"

@@ -19,7 +19,7 @@ from fleet.act.runtime import OperatorOptions
 from fleet.clock import Clock
 from fleet.decide.refusals import pause_refusal, wait_left
 from fleet.errors import ConfigError, FleetError, Refused, Unreachable
-from fleet.kubernetes.client.api import Api, Object, again_on_conflict, new_object
+from fleet.kubernetes.client.api import Api, Object, again_on_conflict, new_object, timestamp
 from fleet.kubernetes.client.object_names import (
     ACCESS,
     CHILDREN,
@@ -29,7 +29,7 @@ from fleet.kubernetes.client.object_names import (
 )
 from fleet.kubernetes.manifests.pod_template import runtime_of
 from fleet.kubernetes.operator.resource import FINALIZER, KIND, DeclaredFleet, cluster_text, spec_of
-from fleet.kubernetes.operator.status import FleetView, PassOutcome, news_of, status_of, timestamp
+from fleet.kubernetes.operator.status import FleetView, PassOutcome, news_of, status_of
 from fleet.manager.cycle import Fleet
 from fleet.model import Plan, ReceiptResult
 from fleet.slots import Change, ChangeState

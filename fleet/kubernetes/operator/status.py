@@ -5,10 +5,9 @@ Ready once every open slot has a worker that has committed or polled.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
-from fleet.kubernetes.client.api import Object
+from fleet.kubernetes.client.api import Object, timestamp
 from fleet.kubernetes.operator.resource import DeclaredFleet
 from fleet.slots import Change, ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
 
@@ -159,8 +158,3 @@ def _ready(view: FleetView | None, outcome: PassOutcome) -> dict[str, str]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
-
-
-def timestamp(at: float) -> str:
-    """Returns a wall time as Kubernetes writes it."""
-    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
