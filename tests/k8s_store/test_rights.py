@@ -88,7 +88,7 @@ def test_a_worker_is_refused_one_step_beyond(granted):
     assert refused(lambda: calls.create({**own, "metadata": {"name": "x"}}))
     assert refused(lambda: calls.merge(CONFIG_MAP, other.stopped_partitions, {"data": {"x": "y"}}))
     assert refused(lambda: calls.get(CONFIG_MAP, granted.names.manager_state))
-    assert granted.server.api(granted.name, "worker").allowed("get", "Secret", "any") is False
+    assert granted.server.api(granted.name, "worker").allowed("get", "Secret") is False
 
 
 def test_a_foreign_slot_open_in_the_targets_does_not_blind_a_worker(granted):

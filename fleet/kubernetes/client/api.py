@@ -9,6 +9,7 @@ every two seconds. It never repeats a write that compares: `Silent` tells its ca
 Cost: no types from the client; what would have worked in those two seconds fails.
 """
 
+import contextlib
 import json
 import random
 import threading
@@ -307,21 +308,14 @@ class Api(Closing):
             raise self._refusal(response, response.read(), request)
         return Watching(response)
 
-    def allowed(self, verb: str, kind: str, name: str = "") -> bool:
+    def allowed(self, verb: str, kind: str) -> bool:
         """Tells whether this login has a permission here (SelfSubjectAccessReview)."""
-        attributes = {
-            "namespace": self.namespace,
-            "verb": verb,
-            "group": _VERSIONS[kind].rpartition("/")[0],
-            "resource": f"{kind.lower()}s",
-            "name": name,
-        }
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        group, resource = _VERSIONS[kind].rpartition("/")[0], f"{kind.lower()}s"
+        what = {"namespace": self.namespace, "verb": verb, "group": group, "resource": resource}
+        version = "authorization.k8s.io/v1"
+        review: Object = {"apiVersion": version, "kind": "SelfSubjectAccessReview"}
+        review["spec"] = {"resourceAttributes": what}
+        path = f"/apis/{version}/selfsubjectaccessreviews"
         made = self._made(Request("POST", path, body=review))
         return bool(made.get("status", {}).get("allowed"))
 
@@ -528,14 +522,11 @@ def transmit(
 
 def again_on_conflict(clock: Clock, attempt: Callable[[], Result]) -> Result:
     """Reads and writes again after a conflict, with a growing pause."""
-    for turn in range(_CONFLICTS):
-        try:
+    for turn in range(_CONFLICTS - 1):
+        with contextlib.suppress(Conflict):
             return attempt()
-        except Conflict:
-            if turn + 1 == _CONFLICTS:
-                raise
         clock.sleep(min(0.05 * 2**turn, 1.0))
-    raise AssertionError
+    return attempt()
 
 
 def _refusal(status: int, said: str) -> FleetError:

@@ -14,7 +14,7 @@ import contextlib
 import json
 import zlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
 from typing import Final
@@ -91,30 +91,23 @@ SILENT: Final = 180.0
 """Seconds without a renewal after which a report's Lease may go to another worker."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Reports:
-    """Reads and writes the reports of groups' workers; thread-safe.
+    """Reads and writes the reports of groups' workers; thread-safe."""
 
-    store: writes a Lease. leases: returns all Leases of a group, fresh or as a watch has them.
-    worker: creates none.
-    """
-
-    def __init__(
-        self,
-        store: Callable[[Object], Object],
-        leases: Callable[[str, bool], Mapping[str, Object]],
-        *,
-        clock: Clock,
-        lease: float,
-        worker: bool,
-    ) -> None:
-        self._store = store
-        self._leases = leases
-        self._clock = clock
-        self._lease = lease
-        self._worker = worker
-        self._own: dict[str, Object] = {}
-        """By worker: its Lease, as last written here."""
-        self._decoded: DecodeCache[Object, WorkerReport | None] = DecodeCache(is_)
+    store: Callable[[Object], Object]
+    """Writes a Lease."""
+    leases: Callable[[str, bool], Mapping[str, Object]]
+    """Returns all Leases of a group, fresh or as a watch has them."""
+    clock: Clock
+    lease: float
+    is_worker: bool
+    """Whether it creates no Lease."""
+    _own: dict[str, Object] = field(default_factory=dict)
+    """By worker: its Lease, as last written here."""
+    _decoded: DecodeCache[Object, WorkerReport | None] = field(
+        default_factory=lambda: DecodeCache(is_)
+    )
 
     def read(self, names: ObjectNames) -> dict[str, WorkerReport]:
         """Returns the reports by worker."""
@@ -125,12 +118,12 @@ class Reports:
     def write(self, names: ObjectNames, report: WorkerReport) -> None:
         """Replaces a worker's report."""
         own, fresh = self._own.pop(report.worker, None), False
-        for _ in write_attempts(f"the report of {report.worker}", clock=self._clock):
+        for _ in write_attempts(f"the report of {report.worker}", clock=self.clock):
             found = own or self._find(names, report.worker, fresh=fresh)
-            now = self._clock.now()
-            wanted = objects.with_report(found, report, now=now, lease=self._lease)
+            now = self.clock.now()
+            wanted = objects.with_report(found, report, now=now, lease=self.lease)
             with contextlib.suppress(Conflict, Missing):
-                self._own[report.worker] = self._store(wanted)
+                self._own[report.worker] = self.store(wanted)
                 return
             own, fresh = None, True
 
@@ -150,8 +143,8 @@ class Reports:
 
     def _free(self, found: Object) -> bool:
         with contextlib.suppress(Conflict):  # it reports, or another worker does there
-            free = objects.with_report(found, None, now=self._clock.now(), lease=self._lease)
-            self._store(free)
+            free = objects.with_report(found, None, now=self.clock.now(), lease=self.lease)
+            self.store(free)
             return True
         return False
 
@@ -164,12 +157,12 @@ class Reports:
         free = [each for each in found.values() if objects.holder_of(each) is None]
         if free:  # workers that start together begin at different ones
             return free[zlib.crc32(worker.encode()) % len(free)]
-        if not self._worker:
+        if not self.is_worker:
             return objects.blank(LEASE, names.report(len(found)), names)
         renewed = {name: objects.renewed_at(each) for name, each in found.items()}
         # A wrong clock may take a living worker's Lease: that worker then takes another.
         oldest = min(renewed, key=lambda name: renewed[name], default=None)
-        if oldest is None or self._clock.now() - renewed[oldest] < SILENT:
+        if oldest is None or self.clock.now() - renewed[oldest] < SILENT:
             raise Missing(
                 f"none of the {len(found)} Leases {names.report(0)} and following is free for the "
                 f"report of {worker}; run `fleet apply`, which creates enough for replicas.max"
@@ -178,7 +171,7 @@ class Reports:
 
     def _found(self, names: ObjectNames, *, fresh: bool) -> dict[str, Object]:
         """Returns the Leases for reports by name."""
-        found, prefix = self._leases(names.group, fresh), f"{names.slug}-report-"
+        found, prefix = self.leases(names.group, fresh), f"{names.slug}-report-"
         return {name: each for name, each in sorted(found.items()) if name.startswith(prefix)}
 
 
@@ -323,14 +316,14 @@ class LeaseBackend:
         """A worker's watch of its group."""
         self.maps = ConfigMaps(api, cluster=cluster, worker=worker is not None)
         self.reports = Reports(
-            self.store,
+            store=self.store,
             # A narrowed view has no reports.
-            lambda group, fresh: self._leases(
+            leases=lambda group, fresh: self._leases(
                 group, fresh=fresh or not (self.view is None or self.view.is_whole)
             ),
             clock=clock,
             lease=lease,
-            worker=worker is not None,
+            is_worker=worker is not None,
         )
         self._clock = clock
         self._lease = lease
@@ -406,12 +399,11 @@ class LeaseBackend:
         by_name = self._leases(group, fresh=fresh)
         targets = self._decoded_targets(self._both(by_name, group), group)
         prefix = f"{names.slug}-slot-"
-        numbers = {
-            int(name.removeprefix(prefix)): found
-            for name, found in by_name.items()
-            if name.startswith(prefix) and name.removeprefix(prefix).isdigit()
-        }
-        slots = {n: self._slot(each, group, n) for n, each in numbers.items()}
+        slots = {}
+        for name, found in by_name.items():
+            number = name.removeprefix(prefix)
+            if name.startswith(prefix) and number.isdigit():
+                slots[int(number)] = self._slot(found, group, int(number))
         if self.view is not None:
             for n in targets.record.opened - slots.keys():
                 slots[n] = self._hidden(group, n)
@@ -450,9 +442,8 @@ class LeaseBackend:
         """Returns a slot that the watch does not have: somebody owns it, and nothing follows."""
         assert self.view is not None
         found = self.view.hidden(self.names(group).slot(number))
-        slot = Slot(group=group, number=number)
-        if found is not None:
-            slot = self._slot(found, group, number)
+        unseen = Slot(group=group, number=number)
+        slot = unseen if found is None else self._slot(found, group, number)
         return replace(slot, owner=slot.owner or "another worker", phase=Phase.ACTIVE)
 
     def attend(self, group: str, slot: int | None) -> bool:

@@ -98,19 +98,11 @@ def worker_rules(names: ObjectNames, *, slots: int, reports: int) -> list[Rule]:
     return [
         {
             **_LEASES,
-            "resourceNames": [
-                names.answers,
-                *names.slots(range(slots)),
-                *names.reports(reports),
-            ],
+            "resourceNames": [names.answers, *names.slots(range(slots)), *names.reports(reports)],
             "verbs": ["update"],
         },
         {**_LEASES, "verbs": ["get", "list", "watch"]},
-        {
-            **_MAPS,
-            "resourceNames": [names.stopped_partitions],
-            "verbs": ["get", "patch"],
-        },
+        {**_MAPS, "resourceNames": [names.stopped_partitions], "verbs": ["get", "patch"]},
         # A Role cannot name pods that do not exist yet: admission has to bound this.
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]},
     ]

@@ -31,12 +31,7 @@ FINALIZER: Final = f"{GROUP}/drain"
 DEFAULT_CLUSTER: Final = "main"
 EXTERNAL: Final = "external"
 ORPHAN: Final = "Orphan"
-_MAPPINGS: Final = (
-    ("spec", "fleet", "runtime"),
-    ("spec", "podTemplate"),
-    ("spec", "clusterRef"),
-    ("spec", "scaling"),
-)
+_MAPPINGS: Final = ("spec.fleet.runtime", "spec.podTemplate", "spec.clusterRef", "spec.scaling")
 _OPERATORS_OWN: Final = ("authorization_env", "authorization_file", "ca_file")
 """Keys of the policy external that name a variable or a file of the process that asks."""
 
@@ -98,8 +93,9 @@ def objects_of(found: Mapping[str, Any], clusters: Path) -> tuple[Object, ...]:
 
 def _check_mappings(found: Mapping[str, Any]) -> None:
     """Checks what the API server checks before the operator sees a resource."""
-    for steps in _MAPPINGS:
+    for mapping in _MAPPINGS:
         value: Any = found
+        steps = mapping.split(".")
         for depth, step in enumerate(steps, start=1):
             value = value.get(step)
             if value is not None and not isinstance(value, Mapping):
