@@ -6,11 +6,8 @@ itself. Choice: one watch per informer, in a thread of its own. Its events come 
 which they were stored, so no version is ever compared: versions are opaque. A write of this process
 is shown at once and has to come back by the watch. A watch that does not bring it back, or that is
 silent for too long, is ended, and all objects are listed again. While the server is away, readers
-see the last known state, and `known_since` says that it is not current. Cost: a reader may be
-behind by one event.
-
-`narrow` follows fewer objects from then on. An object that leaves the selection then stays readable
-by `hidden`, as it was.
+see the last known state, and `known_since` says that it is not current. `narrow` follows fewer
+objects from then on; `hidden` shows one as it left. Cost: a reader may be behind by one event.
 """
 
 import contextlib

@@ -88,18 +88,13 @@ class ObjectNames:
         """
         return f"{self.slug}-{revision}"
 
-    def labels(self) -> dict[str, str]:
-        """Returns the labels of every object; the first two select its pods."""
-        return {
-            GROUP_LABEL: self.slug,
-            "app.kubernetes.io/name": "fleet-worker",
-            MANAGED_LABEL: MANAGER,
-        }
-
     def selector(self) -> dict[str, str]:
         """Returns the labels that select its pods and no others."""
-        labels = self.labels()
-        return {key: labels[key] for key in (GROUP_LABEL, "app.kubernetes.io/name")}
+        return {GROUP_LABEL: self.slug, "app.kubernetes.io/name": "fleet-worker"}
+
+    def labels(self) -> dict[str, str]:
+        """Returns the labels of every object."""
+        return {**self.selector(), MANAGED_LABEL: MANAGER}
 
     def selection(self) -> str:
         """Returns the selector as a `labelSelector`."""
@@ -112,4 +107,4 @@ class ObjectNames:
 
 def pauses(cluster: str) -> str:
     """Names the ConfigMap of pauses of all groups of a cluster."""
-    return f"{k8s_slug(cluster, 'pauses')}"
+    return k8s_slug(cluster, "pauses")

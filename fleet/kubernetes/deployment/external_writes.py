@@ -48,8 +48,7 @@ def external_writes(found: Fields) -> tuple[str, ...]:
 
 
 def _spec_paths(entry: Fields) -> Iterator[str]:
-    spec = (entry.get("fieldsV1") or {}).get("f:spec")
-    return _leaves(spec, "") if spec else iter(())
+    return _leaves((entry.get("fieldsV1") or {}).get("f:spec") or {}, "")
 
 
 def _leaves(fields: Fields, path: str) -> Iterator[str]:

@@ -143,12 +143,9 @@ class KubernetesRuntime:
             return
         try:
             self._rollout_of(group).recognise(settings)
-        except Denied:
-            return
-        except Unreachable:
-            raise
-        except FleetError:
-            return
+        except FleetError as error:
+            if isinstance(error, Unreachable) and not isinstance(error, Denied):
+                raise
 
     def _forget_old(self, group: str, revision: str) -> None:
         """The oldest revisions that no ReplicaSet names are let go."""

@@ -448,18 +448,13 @@ class WorkerDeployment:
         elif living and not staying:
             self._go_back(found, state)
 
-    def go_back(self, is_unused: Callable[[str], bool]) -> bool:
-        """Restores the template before the current one, if that is unused; tells whether it did.
-
-        is_unused: asked of the current template's hash.
-        """
+    def go_back(self, is_unused: Callable[[str], bool]) -> None:
+        """Restores the template before the current one, if the current one's hash is unused."""
         found, state = self.look()
-        if found is None or state is None or not state.others or state.current is None:
-            return False
-        if not is_unused(state.current.hash):
-            return False
-        self._go_back(found, state)
-        return True
+        if found is None or state is None or state.current is None:
+            return
+        if state.others and is_unused(state.current.hash):
+            self._go_back(found, state)
 
     def _go_back(self, found: Object, state: DeploymentState) -> None:
         """Applies the template that most other pods run: the controller rolls back."""

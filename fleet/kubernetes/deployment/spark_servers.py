@@ -125,7 +125,13 @@ def ensure_tokens(api: Api, servers: Iterable[str]) -> None:
 
 def delete_unused(spec: FleetSpec, api: Api, pods: Sequence[Object], *, now: float) -> None:
     """Deletes the servers of Secrets that no fleet takes and no pod uses any more."""
-    used = {token_key(each) for each in spark_servers(spec)} | set(_token_keys(pods))
+    used = {token_key(each) for each in spark_servers(spec)} | {
+        str(each["valueFrom"]["secretKeyRef"]["key"])
+        for pod in pods
+        for container in pod["spec"].get("containers") or ()
+        for each in container.get("env") or ()
+        if each["name"] == SPARK_TOKEN and "valueFrom" in each
+    }
     for each in api.find("Deployment", _LABELLED)[0]:
         meta = each["metadata"]
         if token_key(meta["name"]) not in used:
@@ -160,14 +166,6 @@ def purge_spark(spec: FleetSpec, api: Api) -> tuple[str, ...]:
         return ()
     command = f"kubectl -n {api.namespace} delete secret {SPARK}"
     return (f"Secret {SPARK} stays, since Fleet did not create it; to delete it, run `{command}`",)
-
-
-def _token_keys(pods: Iterable[Object]) -> Iterable[str]:
-    for pod in pods:
-        for container in pod["spec"].get("containers") or ():
-            for each in container.get("env") or ():
-                if each["name"] == SPARK_TOKEN and "valueFrom" in each:
-                    yield str(each["valueFrom"]["secretKeyRef"]["key"])
 
 
 def _of(deployment: Object) -> dict[str, str]:

@@ -188,13 +188,14 @@ KEPT_CHANGES: Final = 20
 _NOTE: Final = "note."
 
 
+@dataclass(frozen=True, slots=True)
 class ConfigMaps:
-    """Reads and writes the ConfigMaps of groups. worker: creates none."""
+    """Reads and writes the ConfigMaps of groups."""
 
-    def __init__(self, api: Api, *, cluster: str, worker: bool) -> None:
-        self._api = api
-        self._cluster = cluster
-        self._worker = worker
+    api: Api
+    cluster: str
+    is_worker: bool
+    """Whether it creates none."""
 
     def entries(self, space: Space, names: ObjectNames) -> Mapping[str, MapValue]:
         """Returns all entries of a space except reports."""
@@ -252,7 +253,7 @@ class ConfigMaps:
     def _read(self, space: Space, names: ObjectNames) -> Object:
         """Returns a space's ConfigMap with its data; an empty one if none exists."""
         empty = self._empty(space, names)
-        found = self._api.get(CONFIG_MAP, empty["metadata"]["name"]) or empty
+        found = self.api.get(CONFIG_MAP, empty["metadata"]["name"]) or empty
         return {**found, "data": found.get("data") or {}}
 
     def _merge(self, space: Space, names: ObjectNames, data: Mapping[str, str | None]) -> None:
@@ -261,13 +262,13 @@ class ConfigMaps:
         name = made["metadata"]["name"]
         schema = {objects.SCHEMA_ANNOTATION: str(objects.SCHEMA)}
         patch: Object = {"metadata": {"annotations": schema}, "data": dict(data)}
-        if self._api.merge(CONFIG_MAP, name, patch) is not None:
+        if self.api.merge(CONFIG_MAP, name, patch) is not None:
             return
-        if self._worker:
+        if self.is_worker:
             raise missing(CONFIG_MAP, name)
         made["data"] = {k: v for k, v in data.items() if v is not None}
-        if not self._api.create(made):  # it was made in this moment
-            self._api.merge(CONFIG_MAP, name, patch)
+        if not self.api.create(made):  # it was made in this moment
+            self.api.merge(CONFIG_MAP, name, patch)
 
     def _empty(self, space: Space, names: ObjectNames) -> Object:
         if space is Space.STOPPED_PARTITIONS:
@@ -275,9 +276,9 @@ class ConfigMaps:
         if space is Space.MANAGER_STATE:
             return objects.blank(CONFIG_MAP, names.manager_state, names)
         metadata = {
-            "name": pauses(self._cluster),
+            "name": pauses(self.cluster),
             "labels": {MANAGED_LABEL: MANAGER},
-            "annotations": {CLUSTER_LABEL: self._cluster},
+            "annotations": {CLUSTER_LABEL: self.cluster},
         }
         return new_object(CONFIG_MAP, metadata)
 
@@ -314,7 +315,7 @@ class LeaseBackend:
         self.writes = api.writes
         self.view: Informer | None = None
         """A worker's watch of its group."""
-        self.maps = ConfigMaps(api, cluster=cluster, worker=worker is not None)
+        self.maps = ConfigMaps(api, cluster, is_worker=worker is not None)
         self.reports = Reports(
             store=self.store,
             # A narrowed view has no reports.

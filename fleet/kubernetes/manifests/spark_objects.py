@@ -1,14 +1,13 @@
 """The shared Spark Connect servers of a namespace: a Deployment and a Service each.
 
-Problem: a JVM per worker costs 600 MB; a server that anybody in the cluster may call runs
-anybody's code, and its executors read Kafka for the fleets that share it, with their Secrets.
-Choice: `worker.spark: shared` stands for one server for each set of Secrets (`runtime.env_from`
-and `runtime.mounts`), so that no fleet's code reads another fleet's. Each server has a token of
-its own: a key of the Secret `fleet-spark`, which the person or the manager creates and which is
-never rendered. One replica, recreated: Connect sessions are in its memory, and workers create
-theirs again, which costs no rebalance. With `runtime.spark.executors` its tasks run in pods that
-Spark's own Kubernetes scheduler creates; the server's pod owns them. Cost: one heap for the fleets
-of a server, and one more JVM for each set of Secrets; a driver of executors may create pods.
+Problem: a JVM per worker costs 600 MB. A server runs the code of anyone who may call it, and its
+executors read Kafka with the Secrets of the fleets that share it. Choice: `worker.spark: shared` is
+one server for each set of Secrets (`runtime.env_from` and `runtime.mounts`), so that no fleet's
+code reads another fleet's. Each server has a token of its own, a key of the Secret `fleet-spark`,
+which the user or the manager creates and which is never rendered. One replica, recreated: workers
+create their Connect sessions again, at no rebalance. With `runtime.spark.executors` its tasks run
+in pods that Spark's own Kubernetes scheduler creates and the server's pod owns. Cost: one heap for
+the fleets of a server, one more JVM for each set of Secrets; such a driver may create pods.
 """
 
 import json

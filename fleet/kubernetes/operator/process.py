@@ -174,17 +174,15 @@ class ResourceKeeper(Closing):
             self._news.clear()  # before the resource is read: what comes later begins a pass
             if self._stopped:
                 break
-            if self._latest is not None:
-                wait = self._pass(*self._latest)
+            assert self._latest is not None
+            declared, rival = self._latest
+            try:
+                wait = self._reconciler.run(declared, rival=rival)
+            except Exception as error:  # noqa: BLE001 - other resources, and later passes, go on
+                traceback.print_exc()
+                self._reconciler.say(f"{type(error).__name__}: {error}; this is a defect")
+                wait = _RETRY
         self._reconciler.close()
-
-    def _pass(self, declared: DeclaredFleet, rival: str | None) -> float | None:
-        try:
-            return self._reconciler.run(declared, rival=rival)
-        except Exception as error:  # noqa: BLE001 - other resources, and later passes, go on
-            traceback.print_exc()
-            self._reconciler.say(f"{type(error).__name__}: {error}; this is a defect")
-            return _RETRY
 
 
 def _mark(declared: DeclaredFleet, rival: str | None) -> object:

@@ -144,9 +144,8 @@ class Reconciler:
         opened = fleet.targets(declared.group).open
         wanted = len(opened) or max(1, fleet.group(declared.group).replicas.min)
         self._api.merge(KIND, declared.name, {"spec": {"replicas": wanted}})
-        return PassOutcome(
-            reason="Changing", message=f"spec.replicas begins with {wanted}", reconciling=True
-        )
+        said = f"spec.replicas begins with {wanted}"
+        return PassOutcome(reason="Changing", message=said, reconciling=True)
 
     def _apply(self, declared: DeclaredFleet, fleet: Fleet) -> PassOutcome:
         def progress(sentence: str) -> None:
@@ -309,9 +308,8 @@ class Reconciler:
         """Labels the pods that own a slot, and no others."""
         api = self._api
         if self._labelled is None:
-            found, _ = api.find("Pod", view.selector)
-            labels = {pod["metadata"]["name"]: pod["metadata"]["labels"] for pod in found}
-            self._labelled = {name: each[SLOT_LABEL] for name, each in labels.items()}
+            found = (pod["metadata"] for pod in api.find("Pod", view.selector)[0])
+            self._labelled = {meta["name"]: meta["labels"][SLOT_LABEL] for meta in found}
         wanted = {name: str(number) for name, number in view.owners.items()}
         for name in self._labelled.keys() | wanted.keys():
             if self._labelled.get(name) != wanted.get(name):

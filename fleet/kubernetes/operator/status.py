@@ -11,9 +11,6 @@ from fleet.kubernetes.client.api import Object, timestamp
 from fleet.kubernetes.operator.resource import DeclaredFleet
 from fleet.slots import Change, ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
 
-READY: Final = "Ready"
-RECONCILING: Final = "Reconciling"
-STALLED: Final = "Stalled"
 _LONGEST_MESSAGE: Final = 2000
 
 
@@ -130,9 +127,9 @@ def _conditions(
     running = change is not None and change.state is ChangeState.RUNNING
     told = {"reason": outcome.reason, "message": _cut(outcome.message)}
     wanted = (
-        {"type": READY, **_ready(view, outcome)},
-        {"type": RECONCILING, "status": str(outcome.reconciling or running), **told},
-        {"type": STALLED, "status": str(outcome.stalled), **told},
+        {"type": "Ready", **_ready(view, outcome)},
+        {"type": "Reconciling", "status": str(outcome.reconciling or running), **told},
+        {"type": "Stalled", "status": str(outcome.stalled), **told},
     )
     before = {each["type"]: each for each in declared.status.get("conditions") or ()}
     made = []
