@@ -238,11 +238,10 @@ class Api(Closing):
 
     def create(self, wanted: Object) -> bool:
         """Creates an object; False if the name exists already, which stays."""
-        try:
+        with contextlib.suppress(Conflict):
             self.create_new(wanted)
-        except Conflict:
-            return False
-        return True
+            return True
+        return False
 
     def create_new(self, wanted: Object) -> Object:
         """Creates an object and returns it. Raises Conflict if the name exists."""

@@ -1,11 +1,10 @@
 """Where an API server is, what proves who asks, and the connections that are kept to it.
 
-Problem: the package `kubernetes` costs a process 50 MB and half a second, for types of which
-Fleet uses none; of each worker's pod that is a third. Choice: a pod's own service account is three
-files and two variables, which are read here as that package reads them (the token anew every
-minute, since the kubelet replaces it); whatever else there is, a kubeconfig or a proxy, the package
-reads, which knows all of their forms. Requests are urllib3's either way.
-Cost: this one way in is written here a second time.
+Problem: the package `kubernetes` costs a process 50 MB and half a second, for types of which Fleet
+uses none: a third of a worker's pod. Choice: a pod's own service account is three files and two
+variables, which are read here as that package reads them (the token anew every minute, since the
+kubelet replaces it). A kubeconfig or a proxy is read by the package, which knows all of their
+forms. Requests are urllib3's either way. Cost: this one way in is written here a second time.
 """
 
 import socket

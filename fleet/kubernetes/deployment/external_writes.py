@@ -29,9 +29,8 @@ def external_writes(found: Fields) -> tuple[str, ...]:
     the object, or gave it up.
     """
     entries = found["metadata"].get("managedFields") or ()
-    # Through /scale write `kubectl scale` and autoscalers.
     by_us = [each for each in entries if each.get("manager") in _OURS]
-    ours = [each for each in by_us if each.get("subresource") != "scale"]
+    ours = [each for each in by_us if each.get("subresource") != "scale"]  # autoscalers use that
     if not any(each.get("manager") == MANAGER for each in ours):
         return ()
     owned = {path for each in ours for path in _spec_paths(each)}

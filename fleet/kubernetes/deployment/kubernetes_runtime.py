@@ -163,9 +163,7 @@ class KubernetesRuntime:
     # --- workers ----------------------------------------------------------------------------
 
     def start(self, group: str, revision: str, count: int) -> tuple[str, ...]:
-        """Starts `count` more pods and returns their names. Raises Refused if the revision is
-        unpublished or unreadable.
-        """
+        """Starts `count` pods; returns their names. Raises Refused without readable settings."""
         text = self.published(group, revision)
         if text is None:
             raise Refused(
@@ -399,8 +397,7 @@ class KubernetesRuntime:
 
     def _rollout_of(self, group: str) -> WorkerDeployment:
         if group not in self._rollouts:
-            names = self._names(group)
-            self._rollouts[group] = WorkerDeployment(
-                self.api, names, pods=self._pods, store=self.store, clock=self._clock
-            )
+            names, clock = self._names(group), self._clock
+            made = WorkerDeployment(self.api, names, pods=self._pods, store=self.store, clock=clock)
+            self._rollouts[group] = made
         return self._rollouts[group]

@@ -167,8 +167,8 @@ def _stalled(deployment: Object) -> str | None:
 def _is_of(replica_set: Object, deployment: Object) -> bool:
     """Tells whether a ReplicaSet has the Deployment's template, apart from its hash."""
     ours, its = deployment["spec"]["template"], replica_set["spec"]["template"]
-    labels = dict((its.get("metadata") or {}).get("labels") or {})
-    labels.pop(HASH_LABEL, None)
+    given = (its.get("metadata") or {}).get("labels") or {}
+    labels = {key: value for key, value in given.items() if key != HASH_LABEL}
     return bool(
         its.get("spec") == ours.get("spec")
         and labels == ((ours.get("metadata") or {}).get("labels") or {})
@@ -364,7 +364,8 @@ class WorkerDeployment:
         """
         why = self._missing(hash_, wanted)
         there = {_name(p) for p in before}
-        living = sorted(_living(self.pods(), hash_), key=_age)
+        living = _living(self.pods(), hash_)
+        living.sort(key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
         new = [_name(p) for p in living if _name(p) not in there]
         made = tuple(new[: max(0, wanted - (len(living) - len(new)))])
         if why is None:
@@ -515,10 +516,6 @@ class WorkerDeployment:
     def stop(self) -> None:
         """Removes the pods of all templates."""
         self._api.merge("Deployment", self._names.deployment, {"spec": {"replicas": 0}})
-
-
-def _age(found: Object) -> str:
-    return str(found["metadata"]["creationTimestamp"])
 
 
 def _name(found: Object) -> str:

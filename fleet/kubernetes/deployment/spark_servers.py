@@ -43,7 +43,7 @@ def spark_concerns(spec: FleetSpec, api: Api) -> Vetoes:
     except ConfigError as error:
         return Vetoes(refusals=(str(error),))
     try:
-        found, wanted = _found_and_wanted(spec, api)
+        found, wanted = _servers(spec, api)
     except Unreachable:
         raise
     except FleetError:  # this login may only look at less
@@ -77,7 +77,7 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
     servers = spark_servers(spec)
     if not servers:
         return
-    _, wanted = _found_and_wanted(spec, api)
+    _, wanted = _servers(spec, api)
     ensure_tokens(api, servers)
     for each in wanted:
         try:
@@ -94,7 +94,7 @@ def ensure_spark(spec: FleetSpec, api: Api) -> None:
             ) from error
 
 
-def _found_and_wanted(spec: FleetSpec, api: Api) -> tuple[dict[str, Object | None], list[Object]]:
+def _servers(spec: FleetSpec, api: Api) -> tuple[dict[str, Object | None], list[Object]]:
     """Returns the Deployments of servers by name, and what is applied over them."""
     servers = spark_servers(spec)
     found = {name: api.get("Deployment", name) for name in servers}

@@ -448,9 +448,7 @@ class LeaseBackend:
         return replace(slot, owner=slot.owner or "another worker", phase=Phase.ACTIVE)
 
     def attend(self, group: str, slot: int | None) -> bool:
-        """Narrows the watch to what a slot's owner needs, if those Leases have their label; None:
-        watches all again.
-        """
+        """Narrows the watch to what a slot's owner needs, if labels allow it; None: watches all."""
         if self.view is None:
             return False
         names = self.names(group)

@@ -66,8 +66,9 @@ class PublishedTemplates:
         return published if found and self.known.get(found) == published else revision
 
     def raw(self, revision: str, *, own: str) -> str:
-        """For a worker whose raw revision is `own`: that one where it is what is meant, else any
-        pod's that is; the revision itself where no template of it is registered.
+        """For a worker: its `own` raw revision if that is one of this revision, else another.
+
+        The revision itself if it is raw, or if no template of it is registered.
         """
         hashes = sorted(found for found, known in self.known.items() if known == revision)
         if MARK in revision or not hashes:
@@ -211,9 +212,9 @@ def stamp(now: float) -> str:
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def shortened(error: str | None, most: int = MOST_ERROR) -> str | None:
-    """Shortens an error."""
-    return error if error is None or len(error) <= most else error[: most - 1] + "…"
+def shortened(text: str, most: int = MOST_ERROR) -> str:
+    """Shortens a text to so many characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 # --- slots ----------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def with_slot(found: Object, slot: Slot, *, now: float, lease: float) -> Object:
     made = _renewed(found, slot.owner, now=now, lease=lease, token=slot.token)
     if slot.token != (found.get("spec") or {}).get("leaseTransitions"):
         made["spec"]["acquireTime"] = stamp(now)
-    rest = as_json(replace(slot, error=shortened(slot.error)))
+    rest = as_json(replace(slot, error=slot.error and shortened(slot.error)))
     for key in ("group", "number", "owner", "token"):
         del rest[key]
     watched = watched_by(made, f"slot-{slot.number}" if is_at_rest(slot) else OWNERS)
@@ -412,7 +413,7 @@ def with_report(found: Object, report: WorkerReport | None, *, now: float, lease
     """Writes a report into its Lease, renewed now by its worker; None frees the Lease."""
     if report is None:
         return annotate({**found, "spec": {}}, {REPORT: None})
-    told = text(as_json(replace(report, error=shortened(report.error))))
+    told = text(as_json(replace(report, error=report.error and shortened(report.error))))
     return annotate(_renewed(found, report.worker, now=now, lease=lease), {REPORT: told})
 
 

@@ -177,9 +177,7 @@ class LeaseStore(Store):
         self._change_record(group, edit)
 
     def first_opening(self, group: str) -> FirstOpening | None:
-        """What shall open by itself; None where the slot targets were written already, or nothing
-        said.
-        """
+        """Returns what opens by itself; None if targets were written, or nothing is declared."""
         targets = self.leases.targets_lease(group)
         return None if targets.record.targets.version else targets.first
 

@@ -46,9 +46,7 @@ def first_slots(group: GroupSpec) -> int:
 
 
 def most_slots(group: GroupSpec) -> int:
-    """Returns the most open slots: replicas.max, and a rolling batch of dynamic members beside
-    them.
-    """
+    """Returns the most open slots: replicas.max, plus a rolling batch of dynamic members."""
     worker = group.worker
     dynamic = worker is not None and worker.membership == "dynamic"
     return group.replicas.max + (group.rollout.max_parallel if dynamic else 0)
@@ -92,11 +90,9 @@ def strategy(surge: int, *, unavailable: int | str = 0) -> Object:
 
 
 def min_ready(group: GroupSpec) -> int:
-    """Returns `minReadySeconds`: the bake, for which a new pod must be ready before an old one
-    goes.
+    """Returns `minReadySeconds`: the bake, for which a new pod is ready before an old one goes.
 
-    Dynamic members leave together after the canary and a settled group; until then no old pod may
-    go.
+    Dynamic members leave together after the canary and a settled group; no old pod goes before.
     """
     bake = math.ceil(group.rollout.bake)
     dynamic = group.worker is not None and group.worker.membership == "dynamic"

@@ -1,13 +1,12 @@
 """The pod of a worker: container, probes, security, memory, places.
 
 Problem: a pod that starts as root, writes into its image or is killed before it has drained is
-ordinary, and each of these is a default. Choice: non-root, a read-only root file system with two
-emptyDirs (state and scratch), no capabilities, the runtime's seccomp profile; the probes ask the
-worker itself on the port named `http`; the grace period covers a whole drain, and the worker is
-not process 1, so that an eviction is heard from its first moment on. Nothing of Kafka's
-credentials is written here: they come from Secrets that the spec names. Cost: an entrypoint that
-writes beside its code has to write under /tmp; containers that others inject into the pod see
-the worker's processes.
+ordinary. Choice: non-root, a read-only root file system with two emptyDirs (state and scratch), no
+capabilities, the runtime's seccomp profile. The probes ask the worker itself on the port named
+`http`. The grace period covers a whole drain, and the worker is not process 1, so that it hears an
+eviction from its first moment on. Kafka's credentials come from Secrets that the spec names. Cost:
+an entrypoint that writes beside its code has to write under /tmp; containers that others inject
+into the pod see the worker's processes.
 """
 
 import math
@@ -282,9 +281,7 @@ def _resources(group: GroupSpec, runtime: KubernetesRuntimeSpec) -> Object:
 
 
 def quantity(megabytes: int) -> str:
-    """Returns MiB as the API server stores them: else another manager that applies the same text
-    takes the field over.
-    """
+    """Returns MiB as the API server stores them, so that the same text by another is no change."""
     return f"{megabytes // 1024}Gi" if megabytes % 1024 == 0 else f"{megabytes}Mi"
 
 

@@ -78,10 +78,9 @@ def _objects(name: str, sharing: Sequence[GroupSpec], image: str | None) -> list
         "selector": {"matchLabels": selector},
         "template": {"metadata": {"labels": labels}, "spec": _server_pod(name, runtime, image)},
     }
+    service = {"type": "ClusterIP", "selector": selector, "ports": [port]}
     return [
-        new_object(
-            "Service", meta, spec={"type": "ClusterIP", "selector": selector, "ports": [port]}
-        ),
+        new_object("Service", meta, spec=service),
         new_object("Deployment", meta, spec=deployment),
     ]
 
@@ -155,9 +154,8 @@ def _add_secret(pod: Object, server: str) -> None:
     folder, _, file = SECRET_FILE.rpartition("/")
     items = [{"key": token_key(server), "path": file}]
     pod["volumes"].append({"name": SPARK, "secret": {"secretName": SPARK, "items": items}})
-    pod["containers"][0]["volumeMounts"].append(
-        {"name": SPARK, "mountPath": folder, "readOnly": True}
-    )
+    mount = {"name": SPARK, "mountPath": folder, "readOnly": True}
+    pod["containers"][0]["volumeMounts"].append(mount)
 
 
 def _server_container(server: str, runtime: KubernetesRuntimeSpec, image: str) -> Object:

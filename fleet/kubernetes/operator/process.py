@@ -44,7 +44,8 @@ class Operator(Closing):
 
     def run(self, stop: threading.Event) -> None:
         """Works until the event is set."""
-        self._begin()
+        for namespace in self._options.namespaces:
+            self._watch(namespace)
         with self._listening():
             names = ", ".join(self._options.namespaces)
             self._say(f"watches {PLURAL} in namespace {names}")
@@ -68,21 +69,19 @@ class Operator(Closing):
         """Tells whether the resources of every namespace are known."""
         return all(each.is_known for each in self._watched.values())
 
-    def _begin(self) -> None:
-        for namespace in self._options.namespaces:
-            options, clock = self._options, self._clock
-            api = connect(namespace=namespace, context=None, environ=options.environ, clock=clock)
-            watched = WatchedNamespace(api, options, clock=clock, say=self._say)
-            self._watched[namespace] = watched
-            try:
-                api.find(KIND)
-            except Unreachable:
-                raise
-            except FleetError as error:
-                raise ConfigError(
-                    f"cannot list {PLURAL} in namespace {namespace}: {error}; install the chart "
-                    "k8s/chart, and name the namespace in its `watchNamespaces`"
-                ) from error
+    def _watch(self, namespace: str) -> None:
+        options, clock = self._options, self._clock
+        api = connect(namespace=namespace, context=None, environ=options.environ, clock=clock)
+        self._watched[namespace] = WatchedNamespace(api, options, clock=clock, say=self._say)
+        try:
+            api.find(KIND)
+        except Unreachable:
+            raise
+        except FleetError as error:
+            raise ConfigError(
+                f"cannot list {PLURAL} in namespace {namespace}: {error}; install the chart "
+                "k8s/chart, and name the namespace in its `watchNamespaces`"
+            ) from error
 
     def _listening(self) -> AbstractContextManager[object]:
         if self._options.listen is None:

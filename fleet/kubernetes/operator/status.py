@@ -5,13 +5,12 @@ Ready once every open slot has a worker that has committed or polled.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fleet.kubernetes.client.api import Object, timestamp
+from fleet.kubernetes.leases.lease_objects import shortened
 from fleet.kubernetes.operator.resource import DeclaredFleet
 from fleet.slots import Change, ChangeState, Phase, Slot, SlotTargets, WorkerProcess, WorkerReport
-
-_LONGEST_MESSAGE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ def _change(change: Change | None) -> dict[str, Any]:
             "plan": change.plan.id,
             "state": change.state.value,
             "step": f"{min(change.step + 1, len(change.plan.steps))}/{len(change.plan.steps)}",
-            "message": _cut(change.sentence),
+            "message": shortened(change.sentence),
             "actor": change.actor,
             "startedAt": timestamp(change.started_at),
         }
@@ -115,7 +114,7 @@ def _change(change: Change | None) -> dict[str, Any]:
             "rebalances": receipt.rebalances,
             "expectedRebalances": str(receipt.expected_cost),
             "movedPartitions": receipt.moved,
-            "message": _cut(" ".join(receipt.sentences)),
+            "message": shortened(" ".join(receipt.sentences)),
         }
     return made
 
@@ -125,7 +124,7 @@ def _conditions(
 ) -> list[Object]:
     change = None if view is None else view.change
     running = change is not None and change.state is ChangeState.RUNNING
-    told = {"reason": outcome.reason, "message": _cut(outcome.message)}
+    told = {"reason": outcome.reason, "message": shortened(outcome.message)}
     wanted = (
         {"type": "Ready", **_ready(view, outcome)},
         {"type": "Reconciling", "status": str(outcome.reconciling or running), **told},
@@ -143,7 +142,7 @@ def _conditions(
 
 
 def _ready(view: FleetView | None, outcome: PassOutcome) -> dict[str, str]:
-    told = {"reason": outcome.reason, "message": _cut(outcome.message)}
+    told = {"reason": outcome.reason, "message": shortened(outcome.message)}
     if outcome.unknown:
         return {"status": "Unknown", **told}
     if outcome.stalled or view is None or (outcome.reconciling and not view.targets.version):
@@ -151,7 +150,3 @@ def _ready(view: FleetView | None, outcome: PassOutcome) -> dict[str, str]:
     count = f"{view.ready} of {len(view.open)} open slots have a ready worker"
     status = str(view.ready == len(view.open))
     return {"status": status, "reason": "Slots", "message": count}
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
