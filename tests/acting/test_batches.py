@@ -93,11 +93,13 @@ def test_killed_in_the_middle_the_same_command_goes_on(groups):
             "the second batch to begin",
         )
         first.kill()  # if it has ended by itself, its words are in the assertion
-        ended(first, -signal.SIGKILL)
+        print(*ended(first, -signal.SIGKILL))
         left = [n for n in shop.names if rolls(fleet, n) == [ChangeState.RUNNING]]
         assert left, "it was killed in a batch"
         rest = [n for n in shop.names if not rolls(fleet, n)]
+        print(f"killed: {len(left)} groups in change, {len(rest)} not begun")
         out, err = ended(begun(shop, *command))
+        print(out, err)
         assert {tuple(rolls(fleet, name)) for name in shop.names} == {(ChangeState.DONE,)}
         assert all(token >= 2 for name in shop.names for token in shop.owners(fleet, name))
         assert f"batch 1 of 1: {plural(len(left), 'group')} as expected" in err
