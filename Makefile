@@ -127,7 +127,7 @@ faults: faults = tests/membership tests/promises tests/ranges tests/security tes
   tests/sinks tests/observe tests/program tests/counting tests/decide/test_expected_costs.py \
   tests/runtime/test_class_sharing.py tests/demo/test_demo.py tests/acting/test_batches.py \
   tests/orchestration/test_dg_project.py \
-  tests/dagster_ui/test_power_cut.py
+  tests/dagster_ui/test_power_cut.py tests/dagster_ui/test_many_groups.py
 faults: $(READY) ## fault injection, long form
 	$(long)
 

@@ -41,6 +41,7 @@ from fleet.dagster.change_metadata import (
     plan_sentence,
 )
 from fleet.dagster.check_outcomes import receipt_outcome
+from fleet.dagster.dead_runs import STEP_GOES_ON
 from fleet.dagster.reconcile_schedule import (
     build_partitions_assets,
     on_new_partitions,
@@ -155,13 +156,15 @@ EVENT_SECONDS: Final = 10.0
 
 @contextmanager
 def show_life(context: AssetExecutionContext) -> Iterator[None]:
-    """Stores an event every ten seconds while the body runs."""
+    """Stores an event at once, and every ten seconds while the body runs."""
     over = threading.Event()
 
     def run() -> None:
-        while not over.wait(EVENT_SECONDS):
+        while True:
             with suppress(Exception):  # the storage is away: the next one tells
-                context.instance.report_engine_event("the step goes on", context.run)
+                context.instance.report_engine_event(STEP_GOES_ON, context.run)
+            if over.wait(EVENT_SECONDS):
+                return
 
     thread = threading.Thread(target=run, name="fleet-life", daemon=True)
     thread.start()

@@ -4,9 +4,10 @@ Problem: after a power cut a run stays STARTED in Dagster's storage for ever. Da
 notice a local run worker that died with its code server [36]. Choice: each tick asks for evidence
 first. A run that a tick requested on this machine is dead if its process is gone. A run in a Job is
 dead if the run launcher reports the Job as failed; Dagster asks later, and for started runs only.
-Without evidence, silence decides. A running change raises its counter every third of a lease. A run
-without one stores an event every ten seconds (`fleet.dagster.change_assets`). So a run is dead if
-its change stands still for a lease, or if it has neither a change nor a new event for 45 s.
+Without evidence, silence decides. A running change raises its counter every third of a lease. A
+step stores an event every ten seconds (`fleet.dagster.change_assets`). So a run is dead if its
+change stands still for a lease, or its step stores nothing for 45 s. Between steps, where a process
+may have to start, it is dead after two minutes.
 
 Time counts in ticks as well as in seconds, and a tick adds at most the usual interval. So neither a
 machine that slept nor a changed clock ends runs. A tick whose own writes are refused starts the
@@ -129,14 +130,19 @@ def _pid_here(instance: DagsterInstance, run: DagsterRun) -> int | None:
 
 
 UNCHANGED_TICKS = 3
-IDLE_TICKS = 4
-IDLE_SECONDS = 45.0
-"""Seconds for which a run may have neither a change nor a new event."""
+STEP_TICKS = 4
+STEP_SECONDS = 45.0
+"""Seconds for which a step may store no event after `STEP_GOES_ON`."""
+IDLE_TICKS = 6
+IDLE_SECONDS = 120.0
+"""Seconds for which a run may have neither a change nor a new event otherwise."""
 LEASE_MARGIN_SECONDS = 5.0
 LONGEST_TICK = 30.0
 """Most seconds that one tick adds; ticks are 15 s apart."""
 
-IDLE = "idle"
+IDLE, STEP = "idle", "step"
+"""What the mark of a run without a change begins with; STEP: its last event is `STEP_GOES_ON`."""
+STEP_GOES_ON = "the step goes on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +177,14 @@ def progress_mark(run_id: str, change: Change | None) -> str:
     return f"{change.token}.{change.counter}"
 
 
+def _event_mark(instance: DagsterInstance, run: DagsterRun) -> str:
+    """Returns the mark of a run without a change: by its newest event."""
+    for newest in instance.get_records_for_run(run.run_id, limit=1, ascending=False).records:
+        goes_on = newest.event_log_entry.message == STEP_GOES_ON
+        return f"{STEP if goes_on else IDLE}.{newest.storage_id}"
+    return IDLE
+
+
 def update_run(
     known: StartedRun | None, mark: str, *, now: float, provable: bool = True
 ) -> StartedRun:
@@ -184,8 +198,12 @@ def update_run(
 def death_reason(run: StartedRun, *, lease: float) -> str | None:
     """Returns why the run is dead, in a sentence; None while it may be alive."""
     still = run.still
-    if run.mark.startswith(IDLE):
-        if run.ticks >= IDLE_TICKS and still >= IDLE_SECONDS:
+    kind = run.mark.partition(".")[0]
+    if kind in (IDLE, STEP):
+        ticks, seconds = IDLE_TICKS, max(IDLE_SECONDS, 3 * lease)
+        if kind == STEP:
+            ticks, seconds = STEP_TICKS, STEP_SECONDS
+        if run.ticks >= ticks and still >= seconds:
             return (
                 f"this run has had no active change and no new event for {duration(still)}, so its "
                 "process has died; the next run of the group continues from the state in Kafka"
@@ -229,8 +247,7 @@ def end_dead_runs(
         if mark == IDLE:
             if asset_keys.makes_other_assets(run, cluster):
                 continue  # its work on other assets does not show here
-            newest = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
-            mark = f"{IDLE}.{newest[0].storage_id if newest else 0}"
+            mark = _event_mark(instance, run)
         known = update_run(last, mark, now=now, provable=writable)
         why = death_reason(known, lease=mine.fleet.runtime.lease)
         if why is None:

@@ -175,8 +175,8 @@ _FAULTS: dict[str, tuple[str, str, str, str]] = {
         "dagster.dead_runs:end_ended_runs", "orchestration/test_requests.py",
         "again.status is run.status", "True"),
     "36-run-that-stores-events-called-dead": (
-        "dagster.dead_runs:end_dead_runs", "orchestration/test_requests.py",
-        "newest[0].storage_id if newest else 0", "0"),
+        "dagster.dead_runs:_event_mark", "orchestration/test_requests.py",
+        "newest.storage_id", "0"),
     "36-killed-run-is-a-failed-attempt": (
         "dagster.reconcile_schedule:failures_of", "orchestration/test_requests.py",
         "count - min(1, killed)", "count"),

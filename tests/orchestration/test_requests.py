@@ -4,6 +4,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ from fleet.dagster import asset_keys, build_definitions, change_assets, dead_run
 from fleet.dagster.change_assets import group_partitions
 from fleet.dagster.dead_runs import (
     IDLE,
+    STEP_GOES_ON,
     GroupChange,
     StartedRun,
     death_reason,
@@ -154,9 +156,12 @@ def test_mark(seen, mark):
         pytest.param("1.3", 3, 45, True, id="lease not renewed"),
         pytest.param("1.3", 3, 12, False, id="within the lease and its margin"),
         pytest.param("1.3", 2, 4000, False, id="the machine slept"),
-        pytest.param(f"{IDLE}.7", 4, 45, True, id="no change and no event for 45 s"),
-        pytest.param(f"{IDLE}.7", 4, 44, False, id="within four of its events"),
-        pytest.param(f"{IDLE}.7", 3, 4000, False, id="the machine slept while it planned"),
+        pytest.param("step.7", 4, 45, True, id="a step without an event for 45 s"),
+        pytest.param("step.7", 4, 44, False, id="within four of its events"),
+        pytest.param("step.7", 3, 4000, False, id="the machine slept while it planned"),
+        pytest.param("idle.7", 6, 120, True, id="no change and no event for two minutes"),
+        pytest.param("idle.7", 6, 119, False, id="a step's process may start"),
+        pytest.param("idle.7", 5, 4000, False, id="the machine slept while it started"),
     ],
 )
 def test_dead(mark, ticks, still, dead):
@@ -202,9 +207,26 @@ def test_a_run_without_a_change_lives_as_long_as_it_stores_events():
     """It plans, or waits for the lease of a dead actor, for ten minutes; then it is silent."""
     with DagsterInstance.ephemeral() as instance:
         run = started(instance, group().group)
-        assert not silent(instance, 40, lambda: instance.report_engine_event("goes on", run))
+        assert not silent(instance, 40, lambda: instance.report_engine_event(STEP_GOES_ON, run))
         assert not silent(instance, 3)
         assert silent(instance, 4)
+
+
+def test_a_run_between_its_steps_has_longer():
+    """A process starts meanwhile, which takes a minute on a slow machine."""
+    with DagsterInstance.ephemeral() as instance:
+        run = started(instance, group().group)
+        instance.report_engine_event(STEP_GOES_ON, run)
+        instance.report_engine_event("starts the next step", run)
+        assert not silent(instance, 8)
+        assert silent(instance, 9)
+
+
+def test_long_lease_waits_longer():
+    """A run of an older release, without these events, may wait for another actor's lease."""
+    run = StartedRun(mark=IDLE, still=150.0, ticks=9, at=1000.0)
+    assert death_reason(run, lease=60.0) is None
+    assert death_reason(replace(run, still=190.0), lease=60.0)
 
 
 @pytest.mark.parametrize("name", ["plan", "rollout"])

@@ -96,4 +96,4 @@ def test_a_killed_run_and_its_code_server(server):
 
 def said(instance: DagsterInstance, run: str) -> str:
     """The events of a run."""
-    return "\n".join(each.user_message for each in instance.all_logs(run))
+    return "\n".join(each.message for each in instance.all_logs(run))
