@@ -307,7 +307,10 @@ def test_schedule_asks_only_for_groups_that_act_and_need_it(scene, instance, mon
     assert isinstance(skipped, SkipReason)
     assert "its last run has not ended" in str(skipped.skip_message)
 
-    instance.report_run_failed(run, "test")
+    instance.report_run_failed(run, "killed")
+    (asked,) = planned(scene, instance)
+    again = started(scene, instance, {**asked.tags, asset_keys.PARTITION_TAG: scene.managed})
+    instance.report_run_failed(again, "killed too")
     waiting = planned(scene, instance)
     assert "1 run with this target failed; next in 5 min" in str(waiting.skip_message)
 
