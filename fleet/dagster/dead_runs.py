@@ -28,7 +28,6 @@ from dagster import (
     RunRecord,
     RunsFilter,
 )
-from dagster._core.launcher import WorkerStatus
 
 from fleet.act.lease import this_machine
 from fleet.config.spec import GroupSpec
@@ -97,9 +96,9 @@ def _known_end(instance: DagsterInstance, run: DagsterRun) -> str | None:
     launcher = instance.run_launcher
     if launcher.supports_check_run_worker_health:  # of a Job or a container
         health = launcher.check_run_worker_health(run)
-        if health.status is WorkerStatus.UNKNOWN:
+        if health.status.name == "UNKNOWN":
             raise Unreachable(f"{type(launcher).__name__} does not know the run: {health.msg}")
-        failed = health.status is WorkerStatus.FAILED
+        failed = health.status.name == "FAILED"
         return f"{type(launcher).__name__} reports: {health.msg}" if failed else None
     pid = _pid_here(instance, run)
     gone = pid is not None and identify(pid) is None

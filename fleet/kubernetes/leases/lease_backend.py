@@ -264,7 +264,7 @@ class ConfigMaps:
         patch: Object = {"metadata": {"annotations": schema}, "data": dict(data)}
         if self.api.merge(CONFIG_MAP, name, patch) is not None:
             return
-        if self.is_worker:
+        if self.is_worker and space is not Space.PAUSES:
             raise missing(CONFIG_MAP, name)
         made["data"] = {k: v for k, v in data.items() if v is not None}
         if not self.api.create(made):  # it was made in this moment
