@@ -102,7 +102,8 @@ def test_a_server_that_is_away_makes_nobody_a_new_owner(falling, how):
     seen = scene.standby.data_version()
     assert scene.renew()
     until(lambda: scene.standby.data_version() != seen)
-    took = until(lambda: scene.takeable_slots() == [0, 1], LEASE_SECONDS + 3.0)
+    # A busy machine may end a silent watch meanwhile: the lease is then counted anew.
+    took = until(lambda: scene.takeable_slots() == [0, 1], 60.0)
     assert took > LEASE_SECONDS - 1.0, "dead one lease after its last renewal"
     held = scene.standby.take(
         scene.standby.slots(GROUP)[0], worker="s", revision="r1", spark_session=None
