@@ -124,25 +124,32 @@ def watch_progress(
 
 
 @contextmanager
-def report_progress(
-    context: AssetExecutionContext, resource: FleetResource, group: str
-) -> Iterator[None]:
-    """Stores the progress while the body runs; a failure to do so does not stop the body."""
+def _beside(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Runs `work` in a thread until the body is over, which its event says."""
     over = threading.Event()
-
-    def run() -> None:
-        try:
-            watch_progress(context, resource, group, over)
-        except Exception as error:  # noqa: BLE001  missing figures must not stop a change
-            context.log.warning("progress of %s is not shown: %s", group, error)
-
-    thread = threading.Thread(target=run, name="fleet-progress", daemon=True)
+    thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         over.set()
         thread.join(_END)
+
+
+@contextmanager
+def report_progress(
+    context: AssetExecutionContext, resource: FleetResource, group: str
+) -> Iterator[None]:
+    """Stores the progress while the body runs; a failure to do so does not stop the body."""
+
+    def run(over: threading.Event) -> None:
+        try:
+            watch_progress(context, resource, group, over)
+        except Exception as error:  # noqa: BLE001  missing figures must not stop a change
+            context.log.warning("progress of %s is not shown: %s", group, error)
+
+    with _beside(run, "fleet-progress"):
+        yield
 
 
 # A run without a change shows in no lease that its process lives, so it stores events
@@ -157,22 +164,16 @@ EVENT_SECONDS: Final = 10.0
 @contextmanager
 def show_life(context: AssetExecutionContext) -> Iterator[None]:
     """Stores an event at once, and every ten seconds while the body runs."""
-    over = threading.Event()
 
-    def run() -> None:
+    def run(over: threading.Event) -> None:
         while True:
             with suppress(Exception):  # the storage is away: the next one tells
                 context.instance.report_engine_event(STEP_GOES_ON, context.run)
             if over.wait(EVENT_SECONDS):
                 return
 
-    thread = threading.Thread(target=run, name="fleet-life", daemon=True)
-    thread.start()
-    try:
+    with _beside(run, "fleet-life"):
         yield
-    finally:
-        over.set()
-        thread.join(_END)
 
 
 CHANGES = "changes"
